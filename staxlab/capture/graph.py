@@ -1,0 +1,438 @@
+"""The computation graph (Section 3.1, Definition 3.1): a straight-line program in single assignment form.
+
+A :class:`Graph` is a list of :class:`Node` in topological order. Each node applies one operation and defines exactly
+one value, which never changes, so every dependence is an edge and "who uses this value?" is a lookup. The same class
+holds the captured graph (Python-level calls such as ``operator.add``) and the operator graph (``aten`` overloads).
+
+Six opcodes (Table 3.1)::
+
+    placeholder    an input; target is its name
+    get_attr       a constant kept beside the graph; target is its name in ``GraphModule.constants``
+    call_function  target(*args, **kwargs)
+    call_method    getattr(args[0], target)(*args[1:], **kwargs)
+    call_module    a submodule kept as one node (tracing inlines modules, so this is rare)
+    output         the value the program returns, args[0], any nesting of containers
+"""
+
+from __future__ import annotations
+
+import keyword
+import re
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ..errors import TransformError
+from ..provenance import NO_ORIGINS, Origins, SourceLocation, unite
+
+OPCODES = ("placeholder", "get_attr", "call_function", "call_method", "call_module", "output")
+
+
+@dataclass(frozen=True)
+class TensorMeta:
+    """What the compiler remembers of a tensor value: everything but its elements.
+
+    ``node.meta["val"]`` holds one for a tensor value, a tuple or list of them for an operator with several results,
+    or the plain Python value (int, float, bool, torch.Size...) for anything else.
+    """
+
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    dtype: torch.dtype
+    device: torch.device
+    requires_grad: bool = False
+    storage_offset: int = 0
+
+    @classmethod
+    def of(cls, tensor: torch.Tensor) -> TensorMeta:
+        return cls(
+            tuple(tensor.shape),
+            tuple(tensor.stride()),
+            tensor.dtype,
+            tensor.device,
+            tensor.requires_grad,
+            tensor.storage_offset(),
+        )
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    @property
+    def numel(self) -> int:
+        count = 1
+        for extent in self.shape:
+            count *= extent
+        return count
+
+    @property
+    def nbytes(self) -> int:
+        return self.numel * self.dtype.itemsize
+
+    @property
+    def is_contiguous(self) -> bool:
+        expected = 1
+        for extent, stride in zip(reversed(self.shape), reversed(self.stride), strict=True):
+            if extent != 1 and stride != expected:
+                return self.numel == 0
+            expected *= extent
+        return True
+
+    def __str__(self) -> str:
+        return f"{str(self.dtype).removeprefix('torch.')}{list(self.shape)}"
+
+
+def describe_value(value: Any) -> Any:
+    """Metadata of a run-time value: tensors become :class:`TensorMeta`, containers keep their shape, the rest stays."""
+    if isinstance(value, torch.Tensor):
+        return TensorMeta.of(value)
+    if isinstance(value, (tuple, list)) and not isinstance(value, torch.Size):
+        return type(value)(describe_value(v) for v in value) if type(value) in (tuple, list) else tuple(
+            describe_value(v) for v in value
+        )
+    if isinstance(value, dict):
+        return {key: describe_value(v) for key, v in value.items()}
+    return value
+
+
+def map_nodes(argument: Any, change: Callable[[Node], Any]) -> Any:
+    """Replace every Node inside nested tuples, lists, dicts and slices by ``change(node)``."""
+    if isinstance(argument, Node):
+        return change(argument)
+    if isinstance(argument, tuple):
+        parts = [map_nodes(a, change) for a in argument]
+        if hasattr(argument, "_fields"):
+            return type(argument)(*parts)
+        return tuple(parts) if type(argument) is tuple else type(argument)(parts)
+    if isinstance(argument, list):
+        return [map_nodes(a, change) for a in argument]
+    if isinstance(argument, dict):
+        return {key: map_nodes(value, change) for key, value in argument.items()}
+    if isinstance(argument, slice):
+        return slice(map_nodes(argument.start, change), map_nodes(argument.stop, change), map_nodes(argument.step, change))
+    return argument
+
+
+def nodes_in(argument: Any) -> list[Node]:
+    """The nodes inside an argument structure, left to right, with repetitions."""
+    found: list[Node] = []
+    map_nodes(argument, lambda node: found.append(node) or node)
+    return found
+
+
+class Node:
+    """One operation and the value it defines.
+
+    ``id`` is unique in its graph. ``origins`` are the ids of the *captured* nodes this one stems from (for a captured
+    node, its own id). ``location`` is the user's source line. ``meta["val"]`` describes the value on the sample.
+    ``users`` lists the nodes that read the value, in order of first use.
+    """
+
+    __slots__ = ("_args", "_kwargs", "graph", "id", "location", "meta", "name", "op", "origins", "target", "users")
+
+    def __init__(self, graph: Graph, node_id: int, name: str, op: str, target: Any):
+        self.graph = graph
+        self.id = node_id
+        self.name = name
+        self.op = op
+        self.target = target
+        self._args: tuple[Any, ...] = ()
+        self._kwargs: dict[str, Any] = {}
+        self.users: dict[Node, None] = {}
+        self.meta: dict[str, Any] = {}
+        self.origins: Origins = NO_ORIGINS
+        self.location: SourceLocation | None = None
+
+    @property
+    def args(self) -> tuple[Any, ...]:
+        return self._args
+
+    @args.setter
+    def args(self, value: tuple[Any, ...]) -> None:
+        self._set(value, self._kwargs)
+
+    @property
+    def kwargs(self) -> dict[str, Any]:
+        return self._kwargs
+
+    @kwargs.setter
+    def kwargs(self, value: dict[str, Any]) -> None:
+        self._set(self._args, value)
+
+    @property
+    def inputs(self) -> tuple[Node, ...]:
+        """The distinct nodes this one reads, in order of first appearance."""
+        return tuple(dict.fromkeys(nodes_in((self._args, self._kwargs))))
+
+    @property
+    def val(self) -> Any:
+        """Shorthand for ``meta.get("val")``."""
+        return self.meta.get("val")
+
+    def _set(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        for node in self.inputs:
+            node.users.pop(self, None)
+        self._args, self._kwargs = tuple(args), dict(kwargs)
+        for node in self.inputs:
+            node.users[self] = None
+
+    def replace_input(self, old: Node, new: Any) -> None:
+        """Read ``new`` wherever this node read ``old``."""
+        change = lambda node: new if node is old else node
+        self._set(map_nodes(self._args, change), map_nodes(self._kwargs, change))
+
+    def replace_all_uses_with(self, new: Node) -> None:
+        """Redirect every user of this node to ``new``, whose origins absorb this node's."""
+        for user in list(self.users):
+            if user is not new:
+                user.replace_input(self, new)
+        new.origins = new.origins | self.origins
+
+    def target_name(self) -> str:
+        """The target as one would write it: ``operator.add``, ``torch.relu``, ``aten.add.Tensor``, ``sum``."""
+        return target_name(self.target)
+
+    def format(self) -> str:
+        """One line in the style of a listing: ``%add : float32[64, 128] = call_function[operator.add](%x, %w)``."""
+        if self.op == "output":
+            return f"return {_format_argument(self._args[0])}"
+        kind = f" : {_format_meta(self.meta['val'])}" if "val" in self.meta else ""
+        if self.op == "placeholder":
+            return f"%{self.name}{kind} = placeholder[{self.target}]"
+        parts = [_format_argument(a) for a in self._args]
+        parts += [f"{key}={_format_argument(value)}" for key, value in self._kwargs.items()]
+        return f"%{self.name}{kind} = {self.op}[{self.target_name()}]({', '.join(parts)})"
+
+    def __repr__(self) -> str:
+        return f"%{self.name}"
+
+
+def target_name(target: Any) -> str:
+    """A readable, stable name for a call target."""
+    if isinstance(target, str):
+        return target
+    if isinstance(target, torch._ops.OpOverload):
+        return str(target)
+    module = getattr(target, "__module__", None) or ""
+    name = getattr(target, "__qualname__", None) or getattr(target, "__name__", None) or repr(target)
+    if module == "_operator":
+        module = "operator"
+    if module.startswith("torch._C") or module == "torch._VF":
+        module = "torch.nn.functional" if "nn" in module.lower() else "torch"
+    name = name.removeprefix("_VariableFunctionsClass.").removeprefix("TensorBase.").removeprefix("_TensorBase.")
+    return f"{module}.{name}" if module and module != "builtins" else name
+
+
+def _format_argument(argument: Any) -> str:
+    if isinstance(argument, Node):
+        return f"%{argument.name}"
+    if isinstance(argument, (list, tuple)) and not isinstance(argument, torch.Size):
+        inner = ", ".join(_format_argument(a) for a in argument)
+        if isinstance(argument, list):
+            return f"[{inner}]"
+        return f"({inner},)" if len(argument) == 1 else f"({inner})"
+    if isinstance(argument, dict):
+        return "{" + ", ".join(f"{k!r}: {_format_argument(v)}" for k, v in argument.items()) + "}"
+    if isinstance(argument, slice):
+        return f"slice({_format_argument(argument.start)}, {_format_argument(argument.stop)}, {_format_argument(argument.step)})"
+    if callable(argument):
+        return target_name(argument)
+    return repr(argument)
+
+
+def _format_meta(value: Any) -> str:
+    if isinstance(value, (tuple, list)) and not isinstance(value, torch.Size):
+        return "(" + ", ".join(_format_meta(v) for v in value) + ")"
+    return str(value) if isinstance(value, TensorMeta) else f"{type(value).__name__} {value!r}"
+
+
+class Graph:
+    """A topologically ordered list of nodes. Records treat a graph as immutable once their stage has finished;
+    a pass works on :meth:`copy`."""
+
+    def __init__(self) -> None:
+        self._nodes: list[Node] = []
+        self._next_id = 0
+        self._names: set[str] = set()
+        self._insert_before: Node | None = None
+
+    # -- reading ----------------------------------------------------------------------------------------------------
+
+    @property
+    def nodes(self) -> tuple[Node, ...]:
+        return tuple(self._nodes)
+
+    def __iter__(self) -> Iterator[Node]:
+        return iter(tuple(self._nodes))
+
+    def __len__(self) -> int:
+        return len(self._nodes)
+
+    @property
+    def placeholders(self) -> tuple[Node, ...]:
+        return tuple(node for node in self._nodes if node.op == "placeholder")
+
+    @property
+    def output(self) -> Node:
+        """The output node. Raises TransformError if the graph has none yet."""
+        if self._nodes and self._nodes[-1].op == "output":
+            return self._nodes[-1]
+        raise TransformError("the graph has no output node")
+
+    @property
+    def calls(self) -> tuple[Node, ...]:
+        return tuple(node for node in self._nodes if node.op.startswith("call_"))
+
+    def find(self, name: str) -> Node:
+        """The node called ``name``. KeyError if there is none."""
+        for node in self._nodes:
+            if node.name == name:
+                return node
+        raise KeyError(name)
+
+    def format(self) -> str:
+        """The whole graph as a listing, one node a line."""
+        return "\n".join(["graph:"] + [f"    {node.format()}" for node in self._nodes])
+
+    __str__ = format
+
+    # -- building ---------------------------------------------------------------------------------------------------
+
+    def create(
+        self,
+        op: str,
+        target: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+        *,
+        name: str | None = None,
+        origins: Iterable[int] | None = None,
+        location: SourceLocation | None = None,
+        val: Any = None,
+    ) -> Node:
+        """Append a node (or insert it at the current insertion point). ``origins`` defaults to the node's own id."""
+        if op not in OPCODES:
+            raise TransformError(f"unknown opcode {op!r}")
+        node_id = self._next_id
+        self._next_id += 1
+        node = Node(self, node_id, self._unique_name(name or _base_name(op, target)), op, target)
+        node._set(args, kwargs or {})
+        node.origins = frozenset((node_id,)) if origins is None else frozenset(origins)
+        node.location = location
+        if val is not None:
+            node.meta["val"] = val
+        if self._insert_before is None:
+            self._nodes.append(node)
+        else:
+            self._nodes.insert(self._nodes.index(self._insert_before), node)
+        return node
+
+    def placeholder(self, name: str, **details: Any) -> Node:
+        return self.create("placeholder", name, name=name, **details)
+
+    def call_function(self, target: Callable, args: tuple = (), kwargs: dict | None = None, **details: Any) -> Node:
+        return self.create("call_function", target, args, kwargs, **details)
+
+    def call_method(self, target: str, args: tuple = (), kwargs: dict | None = None, **details: Any) -> Node:
+        return self.create("call_method", target, args, kwargs, **details)
+
+    def set_output(self, value: Any) -> Node:
+        return self.create("output", "output", (value,), name="output", origins=())
+
+    def inserting_before(self, node: Node) -> _InsertionPoint:
+        """Context manager: nodes created inside go right before ``node``."""
+        return _InsertionPoint(self, node)
+
+    def erase(self, node: Node) -> None:
+        """Remove a node nobody uses. TransformError otherwise."""
+        if node.users:
+            raise TransformError(f"cannot erase %{node.name}: it is used by {', '.join('%' + u.name for u in node.users)}")
+        node._set((), {})
+        self._nodes.remove(node)
+        self._names.discard(node.name)
+
+    def copy(self) -> tuple[Graph, dict[Node, Node]]:
+        """A deep copy that keeps ids, names, metadata and origins, and the map from old nodes to new ones."""
+        clone = Graph()
+        mapping: dict[Node, Node] = {}
+        for node in self._nodes:
+            twin = Node(clone, node.id, node.name, node.op, node.target)
+            twin._set(map_nodes(node._args, mapping.__getitem__), map_nodes(node._kwargs, mapping.__getitem__))
+            twin.meta = dict(node.meta)
+            twin.origins, twin.location = node.origins, node.location
+            clone._nodes.append(twin)
+            mapping[node] = twin
+        clone._next_id = self._next_id
+        clone._names = set(self._names)
+        return clone, mapping
+
+    def check(self) -> None:
+        """Raise TransformError unless names are unique, order is topological and users mirror inputs. O(V + E)."""
+        seen: set[Node] = set()
+        names: set[str] = set()
+        for position, node in enumerate(self._nodes):
+            if node.name in names:
+                raise TransformError(f"two nodes are called %{node.name}")
+            names.add(node.name)
+            for source in node.inputs:
+                if source not in seen:
+                    raise TransformError(f"%{node.name} reads %{source.name} before it is defined")
+                if node not in source.users:
+                    raise TransformError(f"%{source.name} does not list its user %{node.name}")
+            if any(user.graph is not self for user in node.users):
+                raise TransformError(f"%{node.name} is used from another graph")
+            if node.op == "output" and position != len(self._nodes) - 1:
+                raise TransformError("the output node is not the last one")
+            seen.add(node)
+
+    def _unique_name(self, base: str) -> str:
+        base = re.sub(r"\W", "_", base)
+        if not base or base[0].isdigit() or keyword.iskeyword(base) or base in _RESERVED:
+            base = f"_{base}"
+        name, count = base, 0
+        while name in self._names:
+            name = f"{base}_{count}"
+            count += 1
+        self._names.add(name)
+        return name
+
+
+class _InsertionPoint:
+    def __init__(self, graph: Graph, node: Node):
+        self.graph, self.node = graph, node
+
+    def __enter__(self) -> None:
+        self.saved = self.graph._insert_before
+        self.graph._insert_before = self.node
+
+    def __exit__(self, *exc: object) -> None:
+        self.graph._insert_before = self.saved
+
+
+_RESERVED = {"torch", "operator", "constants", "self", "float", "slice", "forward"}
+
+
+def _base_name(op: str, target: Any) -> str:
+    if isinstance(target, torch._ops.OpOverload):
+        return target._opname
+    name = target if isinstance(target, str) else getattr(target, "__name__", "value")
+    return name.rsplit(".", 1)[-1].strip("_") or "value"
+
+
+def last_uses(graph: Graph) -> dict[Node, list[Node]]:
+    """For each node, the values whose last reader it is: they may be freed once it has run."""
+    last: dict[Node, Node] = {}
+    for node in graph:
+        for source in node.inputs:
+            last[source] = node
+    dying: dict[Node, list[Node]] = {}
+    for source, reader in last.items():
+        dying.setdefault(reader, []).append(source)
+    return dying
+
+
+def united_origins(nodes: Iterable[Node]) -> Origins:
+    """The union of the origins of several nodes."""
+    return unite(node.origins for node in nodes)

@@ -1,0 +1,209 @@
+"""What the user chose, what the machine is, and what the compiler decided: three small immutable records.
+
+``Options`` are passed down explicitly, stage by stage; ``DeviceSpec`` holds every hardware fact a heuristic may ask
+for, so code generation for a machine that is not here (``target="sm_90"``) works the same way as for one that is;
+a ``Decision`` is what a heuristic returns: the choice together with the alternatives, the reason and the inputs it saw,
+so that "why did it do that?" is a lookup and not a debugging session.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+from .errors import OptionError
+
+
+@dataclass(frozen=True)
+class Decision:
+    """One choice of a heuristic.
+
+    ``topic`` is a short stable name ("realize", "persistent-reduction", "vector-width"...), ``subject`` what it is
+    about (a buffer or kernel name), ``choice`` what was chosen among ``candidates``, ``reason`` a sentence, and
+    ``inputs`` the quantities the rule looked at.
+    """
+
+    topic: str
+    subject: str
+    choice: Any
+    reason: str
+    candidates: tuple[Any, ...] = ()
+    inputs: tuple[tuple[str, Any], ...] = ()
+
+    def __str__(self) -> str:
+        facts = ", ".join(f"{name}={value}" for name, value in self.inputs)
+        return f"{self.topic}({self.subject}) = {self.choice}: {self.reason}" + (f" [{facts}]" if facts else "")
+
+
+@dataclass(frozen=True)
+class DeviceSpec:
+    """Facts about a target that heuristics and generators may use. Bandwidth in bytes/s, throughput in FLOP/s.
+
+    ``kind`` is "cpu" or "cuda". CPU fields: ``instruction_set`` in ("avx512", "avx2", "neon", "scalar"),
+    ``vector_bytes``, ``threads``. GPU fields: ``multiprocessors``, ``warp_size``, ``max_threads_per_multiprocessor``,
+    ``shared_memory_per_multiprocessor`` and ``compute_capability`` (90 for sm_90).
+    """
+
+    kind: str
+    name: str
+    instruction_set: str = "scalar"
+    vector_bytes: int = 16
+    threads: int = 1
+    cache_line_bytes: int = 64
+    last_level_cache_bytes: int = 32 << 20
+    compute_capability: int = 0
+    multiprocessors: int = 0
+    warp_size: int = 32
+    max_threads_per_multiprocessor: int = 2048
+    shared_memory_per_multiprocessor: int = 0
+    registers_per_multiprocessor: int = 65536
+    l2_bytes: int = 0
+    nominal_bandwidth: float = 0.0
+    nominal_throughput: float = 0.0
+
+    @property
+    def is_gpu(self) -> bool:
+        return self.kind == "cuda"
+
+
+GPU_SPECS: dict[str, DeviceSpec] = {
+    # Nominal values of the data sheets; compute capability names the instruction set Triton compiles for.
+    "sm_80": DeviceSpec(
+        kind="cuda", name="sm_80", compute_capability=80, multiprocessors=108, shared_memory_per_multiprocessor=164 << 10,
+        l2_bytes=40 << 20, nominal_bandwidth=1.555e12, nominal_throughput=19.5e12,
+    ),
+    "sm_90": DeviceSpec(
+        kind="cuda", name="sm_90", compute_capability=90, multiprocessors=132, shared_memory_per_multiprocessor=228 << 10,
+        l2_bytes=50 << 20, nominal_bandwidth=3.35e12, nominal_throughput=67e12,
+    ),
+}  # fmt: skip
+
+
+@lru_cache(maxsize=1)
+def host_instruction_set() -> str:
+    """The widest instruction set of this processor that the C++ generator knows, as PyTorch itself detects it."""
+    import platform
+
+    import torch
+
+    machine = platform.machine().lower()
+    if machine in ("aarch64", "arm64"):
+        return "neon"
+    capability = torch.backends.cpu.get_cpu_capability().upper()
+    if "AVX512" in capability:
+        return "avx512"
+    if "AVX2" in capability:
+        return "avx2"
+    return "scalar"
+
+
+VECTOR_BYTES = {"avx512": 64, "avx2": 32, "neon": 16, "scalar": 16}
+
+
+def host_device_spec(instruction_set: str | None = None) -> DeviceSpec:
+    """This machine's CPU, with the thread count PyTorch uses now."""
+    import torch
+
+    chosen = instruction_set or host_instruction_set()
+    if chosen not in VECTOR_BYTES:
+        raise OptionError(
+            f"unknown instruction set {chosen!r}", remedy=f"choose one of {', '.join(sorted(VECTOR_BYTES))}"
+        )
+    return DeviceSpec(
+        kind="cpu", name="cpu", instruction_set=chosen, vector_bytes=VECTOR_BYTES[chosen], threads=torch.get_num_threads()
+    )
+
+
+def device_spec(target: str, options: Options | None = None) -> DeviceSpec:
+    """The spec a target string names: "cpu", "cuda" (the GPU that is here), or "sm_80" / "sm_90" (no GPU needed).
+
+    Raises OptionError for an unknown target, or for "cuda" where there is none.
+    """
+    if target == "cpu":
+        return host_device_spec(options.instruction_set if options else None)
+    if target in GPU_SPECS:
+        return GPU_SPECS[target]
+    if target == "cuda" or target.startswith("cuda:"):
+        import torch
+
+        if not torch.cuda.is_available():
+            raise OptionError(
+                "target 'cuda' needs a GPU and none is visible",
+                remedy=f"name an architecture instead, which needs no GPU: {', '.join(GPU_SPECS)}",
+            )
+        properties = torch.cuda.get_device_properties(torch.device(target))
+        return DeviceSpec(
+            kind="cuda",
+            name=properties.name,
+            compute_capability=properties.major * 10 + properties.minor,
+            multiprocessors=properties.multi_processor_count,
+            warp_size=properties.warp_size,
+            max_threads_per_multiprocessor=properties.max_threads_per_multi_processor,
+            shared_memory_per_multiprocessor=getattr(properties, "shared_memory_per_multiprocessor", 0),
+            l2_bytes=properties.L2_cache_size,
+        )
+    raise OptionError(f"unknown target {target!r}{_nearest(target, ['cpu', 'cuda', *GPU_SPECS])}")
+
+
+def _nearest(given: str, valid: list[str]) -> str:
+    close = difflib.get_close_matches(given, valid, n=1)
+    known = ", ".join(valid)
+    return f"; did you mean {close[0]!r}? (known: {known})" if close else f"; known: {known}"
+
+
+MODES: dict[str | None, dict[str, Any]] = {
+    None: {},
+    "default": {},
+    "reduce-overhead": {},
+    "max-autotune": {"autotune": True},
+    "max-autotune-no-cudagraphs": {"autotune": True},
+}
+
+
+@dataclass(frozen=True)
+class Options:
+    """Everything that may change what is compiled. Hashable: it is part of every cache key.
+
+    ``strict_native``   raise where a fallback would run
+    ``dynamic``         specialize on ranks instead of shapes (Section 10)
+    ``backend``         "stax", or a prefix of the pipeline: "eager", "aot_eager"
+    ``instruction_set`` override of the CPU vector instruction set ("avx512", "avx2", "neon", "scalar")
+    ``accumulators``    vector accumulators per reduction on CPU (0: let the generator decide)
+    ``max_versions``    specialization versions kept per function
+    ``max_compilations``compilations allowed per function in all
+    """
+
+    backend: str = "stax"
+    mode: str | None = None
+    strict_native: bool = False
+    dynamic: bool = False
+    autotune: bool = False
+    instruction_set: str | None = None
+    accumulators: int = 0
+    max_versions: int = 8
+    max_compilations: int = 256
+    max_rounds: int = 16
+    extra: tuple[tuple[str, Any], ...] = field(default=(), repr=False)
+
+    @staticmethod
+    def resolve(
+        *,
+        backend: str = "stax",
+        mode: str | None = None,
+        options: dict[str, Any] | None = None,
+        dynamic: bool = False,
+        strict_native: bool = False,
+    ) -> Options:
+        """Mode presets first, then ``options`` key by key (Section 11.5). Unknown names raise OptionError."""
+        if mode not in MODES:
+            raise OptionError(f"unknown mode {mode!r}{_nearest(str(mode), [m for m in MODES if m])}")
+        known = {f.name for f in dataclasses.fields(Options)} - {"extra", "backend", "mode", "dynamic", "strict_native"}
+        values = dict(MODES[mode])
+        for name, value in (options or {}).items():
+            if name not in known:
+                raise OptionError(f"unknown option {name!r}{_nearest(name, sorted(known))}")
+            values[name] = value
+        return Options(backend=backend, mode=mode, dynamic=dynamic, strict_native=strict_native, **values)
