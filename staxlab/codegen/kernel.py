@@ -1,0 +1,151 @@
+"""The records code generation delivers: kernels, and the wrapper that calls them.
+
+A :class:`Kernel` is source text whose every line knows its origins, the arguments in calling order, the traffic the
+schedule predicts, and the decisions the generator took. Nothing here compiles anything; ``runtime`` does.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from ..options import Decision, DeviceSpec
+from ..provenance import NO_ORIGINS, Line, Origins, source_of
+
+
+@dataclass(frozen=True)
+class KernelArgument:
+    """A pointer argument: ``name`` in the source, the ``buffer`` it points to, ``role`` "input", "output" or "inout"."""
+
+    name: str
+    buffer: str
+    role: str
+    dtype: torch.dtype
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """One generated kernel, or one extern call.
+
+    ``language`` is "cpp", "triton" or "extern" (``source`` is then the call, in words). ``nodes`` are the schedule
+    nodes it executes. ``flags`` are the compiler flags the source needs (C++). ``launch`` holds what the launcher
+    needs to know: for Triton the grid expression, ``constants`` and ``num_warps``; for C++ ``vector_lanes``,
+    ``accumulators``, ``parallel`` and so on. Traffic in bytes, ``operations`` in scalar operations.
+    """
+
+    name: str
+    language: str
+    lines: tuple[Line, ...]
+    arguments: tuple[KernelArgument, ...]
+    nodes: tuple[str, ...]
+    device: DeviceSpec
+    origins: Origins = NO_ORIGINS
+    flags: tuple[str, ...] = ()
+    launch: dict[str, Any] = field(default_factory=dict)
+    bytes_read: int = 0
+    bytes_written: int = 0
+    operations: int = 0
+    decisions: tuple[Decision, ...] = ()
+    is_fallback: bool = False
+
+    @property
+    def source(self) -> str:
+        return source_of(self.lines)
+
+    def assembly(self, kind: str | None = None) -> Assembly:
+        """Machine code of this kernel with origins per line: "asm" for C++, "ptx" or "sass" for Triton.
+
+        Compiles if need be. Raises BuildError without a compiler, MissingDependencyError without Triton.
+        """
+        from ..runtime.assembly import disassemble
+
+        return disassemble(self, kind)
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
+        from ..view import mimebundle
+
+        return mimebundle(self)
+
+
+@dataclass(frozen=True)
+class Assembly:
+    """A listing of machine code; ``kind`` is "asm", "ptx" or "sass". Lines carry origins through the line table."""
+
+    kernel: str
+    kind: str
+    lines: tuple[Line, ...]
+
+    @property
+    def text(self) -> str:
+        return source_of(self.lines)
+
+    __str__ = text.fget
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
+        from ..view import mimebundle
+
+        return mimebundle(self)
+
+
+@dataclass(frozen=True)
+class KernelSet:
+    """The kernels of a region in execution order. Indexable and iterable."""
+
+    kernels: tuple[Kernel, ...]
+
+    def __iter__(self) -> Any:
+        return iter(self.kernels)
+
+    def __len__(self) -> int:
+        return len(self.kernels)
+
+    def __getitem__(self, position: int) -> Kernel:
+        return self.kernels[position]
+
+    @property
+    def fallbacks(self) -> tuple[Kernel, ...]:
+        """Kernels that run an operator the compiler has no lowering for."""
+        return tuple(kernel for kernel in self.kernels if kernel.is_fallback)
+
+    @property
+    def bytes_moved(self) -> int:
+        """Modelled traffic of the region: bytes read plus bytes written, over all kernels."""
+        return sum(kernel.bytes_read + kernel.bytes_written for kernel in self.kernels)
+
+    def format(self) -> str:
+        return "\n".join(
+            f"{k.name} ({k.language}{', fallback' if k.is_fallback else ''}): "
+            f"reads {k.bytes_read} B, writes {k.bytes_written} B\n{k.source}"
+            for k in self.kernels
+        )
+
+    __str__ = format
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
+        from ..view import mimebundle
+
+        return mimebundle(self)
+
+
+@dataclass(frozen=True)
+class Wrapper:
+    """The generated Python module (Section 8.5): ``call(inputs)`` allocates, calls the kernels and returns the flat
+    outputs as a tuple. ``globals`` holds objects the source refers to that have no literal spelling (operators, dtypes,
+    layouts of views); kernels are added by the runtime under their own names."""
+
+    lines: tuple[Line, ...]
+    globals: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def source(self) -> str:
+        return source_of(self.lines)
+
+    def __str__(self) -> str:
+        return self.source
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
+        from ..view import mimebundle
+
+        return mimebundle(self)

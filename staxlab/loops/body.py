@@ -1,0 +1,292 @@
+"""Loop bodies: a compute function run once on symbolic subscripts and written down (Section 6.8).
+
+A compute function is a closure: easy to compose, hard to analyse. :func:`record` runs it under a recording handler and
+yields a :class:`LoopBody`, a short straight-line program of :class:`Statement`. A body can be replayed under any other
+handler (:meth:`LoopBody.replay`), so code generation, counting and validation all start from the same record. Loads of
+the same element and equal operations are recorded once, which is the common subexpression elimination inside kernels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from ..provenance import NO_ORIGINS, Origins
+from .expressions import Expr, Symbol
+from .ir import ComputedBuffer, Pointwise
+from .ops import OPERATIONS, Ops, compute_dtype, result_dtype
+
+
+@dataclass(frozen=True)
+class Statement:
+    """``%id = operation(args)``.
+
+    ``operation`` is a name of ``OPERATIONS`` (args: statement ids), or one of
+
+    * ``load``        args ``(buffer name, Expr)``
+    * ``constant``    args ``(value,)``
+    * ``index_value`` args ``(Expr,)``
+    * ``to_dtype``    args ``(id, dtype converted to)``; ``dtype`` is the dtype of representation afterwards
+    * ``masked``      args ``(condition id, Block, other constant)``: the block's statements take effect only where the
+      condition holds; the block may refer to ids outside it
+    * ``indirect``    args ``(id, Expr size, check, Symbol)``: defines the symbol used by later subscripts
+    """
+
+    id: int
+    operation: str
+    args: tuple[Any, ...]
+    dtype: torch.dtype
+    origins: Origins = NO_ORIGINS
+
+
+@dataclass(frozen=True)
+class Block:
+    """The statements of a masked region and the id of its result."""
+
+    statements: tuple[Statement, ...]
+    result: int
+
+
+@dataclass(frozen=True)
+class MemoryAccess:
+    """A read or write: ``buffer`` at storage subscript ``index`` for all values of ``symbols`` (loop indices).
+
+    ``conditional`` marks reads inside a masked block, which may touch fewer elements.
+    """
+
+    buffer: str
+    index: Expr
+    symbols: tuple[Symbol, ...]
+    conditional: bool = False
+
+    @property
+    def unique_elements(self) -> int:
+        """How many distinct elements are touched (exact when subscripts are affine and do not collide, as the
+        layouts of eager tensors never do; loops that do not occur in the subscript do not count)."""
+        count = 1
+        for symbol in self.symbols:
+            if symbol in self.index.symbols:
+                count *= int(symbol.upper) + 1
+        return count
+
+
+@dataclass(frozen=True)
+class LoopBody:
+    """A recorded compute function over ``indices`` (and ``reduction_indices``), outermost first.
+
+    ``result`` is the id of the value stored, or merged into the accumulator of a reduction. ``empty`` loops (an extent
+    of 0) are for the schedule to handle: symbols always have at least one value here.
+    """
+
+    indices: tuple[Symbol, ...]
+    reduction_indices: tuple[Symbol, ...]
+    statements: tuple[Statement, ...]
+    result: int
+
+    @property
+    def symbols(self) -> tuple[Symbol, ...]:
+        return self.indices + self.reduction_indices
+
+    @property
+    def origins(self) -> Origins:
+        return frozenset().union(*(s.origins for s in self.all_statements()))
+
+    def all_statements(self) -> list[Statement]:
+        """Every statement, including those inside masked blocks."""
+        found: list[Statement] = []
+
+        def visit(statements: tuple[Statement, ...]) -> None:
+            for statement in statements:
+                if statement.operation == "masked":
+                    visit(statement.args[1].statements)
+                found.append(statement)
+
+        visit(self.statements)
+        return found
+
+    def reads(self) -> tuple[MemoryAccess, ...]:
+        """Every distinct read."""
+        inside = {
+            nested.id
+            for statement in self.statements
+            if statement.operation == "masked"
+            for nested in replace(self, statements=statement.args[1].statements).all_statements()
+        }
+        accesses = [
+            MemoryAccess(s.args[0], s.args[1], self.symbols, s.id in inside)
+            for s in self.all_statements()
+            if s.operation == "load"
+        ]
+        return tuple(dict.fromkeys(accesses))
+
+    def operation_count(self) -> int:
+        """Arithmetic cost of one iteration in floating-point operations (the counting interpretation)."""
+        return sum(OPERATIONS[s.operation].cost for s in self.all_statements() if s.operation in OPERATIONS)
+
+    def substitute(
+        self, values: Mapping[Symbol, Expr], indices: tuple[Symbol, ...], reduction_indices: tuple[Symbol, ...]
+    ) -> LoopBody:
+        """The body over other loop indices: a change of variables, as loop merging and reordering need."""
+
+        def change(statements: tuple[Statement, ...]) -> tuple[Statement, ...]:
+            changed = []
+            for s in statements:
+                args = tuple(
+                    a.substitute(values) if isinstance(a, Expr)
+                    else Block(change(a.statements), a.result) if isinstance(a, Block)
+                    else a
+                    for a in s.args
+                )  # fmt: skip
+                changed.append(replace(s, args=args))
+            return tuple(changed)
+
+        return LoopBody(indices, reduction_indices, change(self.statements), self.result)
+
+    def replay(self, ops: Ops) -> Any:
+        """Run the body under another handler; returns the handler's value of the result."""
+        return self.replay_statements(ops)[self.result]
+
+    def replay_statements(self, ops: Ops) -> dict[int, Any]:
+        """As :meth:`replay`, returning the handler's value of every top-level statement by id."""
+        env: dict[int, Any] = {}
+        symbols: dict[Symbol, Expr] = {}
+
+        def run(statements: tuple[Statement, ...]) -> None:
+            for s in statements:
+                handler = ops.tagged(s.origins)
+                if s.operation == "load":
+                    env[s.id] = handler.load(s.args[0], s.args[1].substitute(symbols))
+                elif s.operation == "constant":
+                    env[s.id] = handler.constant(s.args[0], s.dtype)
+                elif s.operation == "index_value":
+                    env[s.id] = handler.index_value(s.args[0].substitute(symbols), s.dtype)
+                elif s.operation == "to_dtype":
+                    env[s.id] = handler.to_dtype(env[s.args[0]], s.args[1])
+                elif s.operation == "masked":
+                    condition, block, other = s.args
+
+                    def inner(inner_ops: Ops, block: Block = block) -> Any:
+                        run(block.statements)
+                        return env[block.result]
+
+                    env[s.id] = handler.masked(env[condition], inner, other)
+                elif s.operation == "indirect":
+                    value, size, check, symbol = s.args
+                    symbols[symbol] = handler.indirect(env[value], size.substitute(symbols), check=check)
+                else:
+                    env[s.id] = handler.apply(s.operation, *(env[a] for a in s.args))
+
+        run(self.statements)
+        return env
+
+
+@dataclass(frozen=True)
+class _Value:
+    """What the recording handler's values are: a statement id and a dtype."""
+
+    id: int
+    dtype: torch.dtype
+
+
+class _Recorder(Ops):
+    """The recording interpretation. Equal statements are merged unless a masked block separates them."""
+
+    def __init__(self, dtypes: Mapping[str, torch.dtype]):
+        self.dtypes = dtypes
+        self.scopes: list[list[Statement]] = [[]]
+        self.known: list[dict[tuple, _Value]] = [{}]
+        self.shared: dict[str, int] = {"next": 0, "symbols": 0}
+        self.origins = NO_ORIGINS
+
+    def tagged(self, origins: Origins) -> _Recorder:
+        twin = object.__new__(_Recorder)
+        twin.__dict__ = dict(self.__dict__)
+        twin.origins = origins
+        return twin
+
+    def _emit(self, operation: str, args: tuple[Any, ...], dtype: torch.dtype, *, key: Any = None) -> _Value:
+        # Constants are told apart by type and sign: True, 1, 1.0, 0.0 and -0.0 must not merge; NaN must equal itself.
+        identity = (operation, key if key is not None else args, dtype)
+        for scope in reversed(self.known):
+            if identity in scope:
+                known = scope[identity]
+                self._absorb(known.id)
+                return known
+        value = _Value(self.shared["next"], dtype)
+        self.shared["next"] += 1
+        self.scopes[-1].append(Statement(value.id, operation, args, dtype, self.origins))
+        self.known[-1][identity] = value
+        return value
+
+    def _absorb(self, statement_id: int) -> None:
+        """A statement shared by two sources belongs to both."""
+        for scope in self.scopes:
+            for position, statement in enumerate(scope):
+                if statement.id == statement_id:
+                    scope[position] = replace(statement, origins=statement.origins | self.origins)
+
+    def load(self, buffer: str, index: Expr) -> _Value:
+        return self._emit("load", (buffer, Expr.of(index)), compute_dtype(self.dtypes[buffer]))
+
+    def constant(self, value: Any, dtype: torch.dtype) -> _Value:
+        dtype = compute_dtype(dtype)
+        value = bool(value) if dtype == torch.bool else float(value) if dtype.is_floating_point else int(value)
+        return self._emit("constant", (value,), dtype, key=(type(value), repr(value)))
+
+    def index_value(self, expression: Expr, dtype: torch.dtype) -> _Value:
+        return self._emit("index_value", (Expr.of(expression),), compute_dtype(dtype))
+
+    def to_dtype(self, value: _Value, dtype: torch.dtype) -> _Value:
+        if value.dtype == dtype:
+            return value
+        return self._emit("to_dtype", (value.id, dtype), compute_dtype(dtype))
+
+    def masked(self, condition: _Value, body: Callable[[Ops], Any], other: Any) -> _Value:
+        self.scopes.append([])
+        self.known.append({})
+        result = body(self)
+        statements = tuple(self.scopes.pop())
+        self.known.pop()
+        return self._emit("masked", (condition.id, Block(statements, result.id), other), result.dtype, key=object())
+
+    def indirect(self, value: _Value, size: Expr, *, check: bool = True) -> Expr:
+        size = Expr.of(size)
+        symbol = Symbol(f"indirect{self.shared['symbols']}", 0, size.bounds().upper - 1)
+        self.shared["symbols"] += 1
+        self._emit("indirect", (value.id, size, check, symbol), torch.int64, key=object())
+        return Expr.of(symbol)
+
+    def apply(self, operation: str, *operands: _Value) -> _Value:
+        rule = OPERATIONS[operation]
+        compared = operands[1:] if operation == "where" else operands
+        if len(operands) != rule.arity or len({o.dtype for o in compared}) > 1:
+            kinds = ", ".join(str(o.dtype) for o in operands)
+            raise TypeError(f"ops.{operation} takes {rule.arity} operands of one dtype, got ({kinds})")
+        dtype = result_dtype(operation, tuple(o.dtype for o in operands))
+        return self._emit(operation, tuple(o.id for o in operands), dtype)
+
+
+def record(buffer: ComputedBuffer, dtypes: Mapping[str, torch.dtype]) -> LoopBody:
+    """Write down a buffer's compute function. ``dtypes`` maps buffer names to stored dtypes.
+
+    Indices are called ``i0, i1, ...`` and reduction indices ``r0, r1, ...``, outermost first.
+    """
+    data = buffer.data
+    indices = tuple(Symbol(f"i{k}", 0, max(n - 1, 0)) for k, n in enumerate(data.ranges))
+    recorder = _Recorder(dtypes)
+    if isinstance(data, Pointwise):
+        reduction_indices: tuple[Symbol, ...] = ()
+        result = data.compute(recorder, tuple(Expr.of(s) for s in indices))
+        stored = compute_dtype(data.dtype)
+    else:
+        reduction_indices = tuple(Symbol(f"r{k}", 0, max(n - 1, 0)) for k, n in enumerate(data.reduction_ranges))
+        result = data.compute(
+            recorder, tuple(Expr.of(s) for s in indices), tuple(Expr.of(s) for s in reduction_indices)
+        )
+        stored = data.accumulate_dtype
+    if result.dtype != stored:
+        raise TypeError(f"{buffer.name}: the compute function yields {result.dtype}, the node declares {stored}")
+    return LoopBody(indices, reduction_indices, tuple(recorder.scopes[0]), result.id)

@@ -1,0 +1,207 @@
+"""The loop-level intermediate representation: tensors as functions from subscripts to values (Sections 6.3 and 6.4).
+
+A value that exists in memory is a *buffer*; a value that does not is only a compute function its users call. Three
+kinds of node say how a buffer's elements come to be (Definition 6.1): :class:`Pointwise`, :class:`Reduction` and
+:class:`Extern` (PyTorch runs the operator: a library call, or the fallback for what has no lowering).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ..options import Decision
+from ..provenance import NO_ORIGINS, Origins
+from .expressions import ZERO, Expr, Like
+from .ops import Ops
+
+Index = tuple[Expr, ...]
+
+# The merge operations of reductions and their neutral elements (Definition 6.3). The element of amax over integers is
+# the smallest integer of the dtype; argmax and argmin merge (value, index) pairs, the smaller index winning ties, and
+# NaN counting as the extreme value, as torch has it.
+REDUCTIONS = ("sum", "prod", "amax", "amin", "any", "all", "argmax", "argmin")
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Shape, stride and offset in elements (Definition 6.2): element ``i`` is at ``offset + sum(stride_j * i_j)``."""
+
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    dtype: torch.dtype
+    device: str
+    offset: int = 0
+
+    @staticmethod
+    def contiguous(shape: tuple[int, ...], dtype: torch.dtype, device: str) -> Layout:
+        """Row-major strides for ``shape``."""
+        stride: list[int] = []
+        step = 1
+        for extent in reversed(shape):
+            stride.append(step)
+            step *= max(extent, 1)
+        return Layout(tuple(shape), tuple(reversed(stride)), dtype, device)
+
+    def address(self, index: tuple[Like, ...]) -> Expr:
+        """The storage subscript of an element."""
+        total = ZERO + self.offset
+        for step, position in zip(self.stride, index, strict=True):
+            total = total + Expr.of(position) * step
+        return total
+
+    @property
+    def numel(self) -> int:
+        count = 1
+        for extent in self.shape:
+            count *= extent
+        return count
+
+    @property
+    def storage_elements(self) -> int:
+        """Elements of storage from the start to the last one addressed."""
+        if self.numel == 0:
+            return 0
+        return self.offset + 1 + sum((n - 1) * s for n, s in zip(self.shape, self.stride, strict=True))
+
+    @property
+    def nbytes(self) -> int:
+        return self.numel * self.dtype.itemsize
+
+    def __str__(self) -> str:
+        offset = f", offset={self.offset}" if self.offset else ""
+        return f"{str(self.dtype).removeprefix('torch.')}{list(self.shape)}, stride={list(self.stride)}{offset}"
+
+
+@dataclass(frozen=True)
+class Pointwise:
+    """``value(i) = compute(ops, i)`` for i in the box ``ranges``. ``dtype`` is what is stored; the compute function
+    yields a value of ``compute_dtype(dtype)``."""
+
+    ranges: tuple[int, ...]
+    dtype: torch.dtype
+    compute: Callable[[Ops, Index], Any]
+    origins: Origins = NO_ORIGINS
+
+
+@dataclass(frozen=True)
+class Reduction:
+    """``value(i) = merge over r of compute(ops, i, r)``, r in the box ``reduction_ranges``, in lexicographic order
+    in the reference semantics (Section 6.9). ``accumulate_dtype`` is the dtype of the accumulator and of what the
+    compute function yields (float32 for float16 inputs, int64 for integer sums, bool for any/all); ``dtype`` is what is
+    stored. For argmax and argmin the compute function yields the compared value (``accumulate_dtype`` is its dtype) and
+    the position stored (``dtype`` int64) is the row-major number of ``r`` in ``reduction_ranges``."""
+
+    ranges: tuple[int, ...]
+    reduction_ranges: tuple[int, ...]
+    kind: str
+    dtype: torch.dtype
+    accumulate_dtype: torch.dtype
+    compute: Callable[[Ops, Index, Index], Any]
+    origins: Origins = NO_ORIGINS
+
+
+@dataclass(frozen=True)
+class BufferArgument:
+    """Stands for a tensor in an extern call's arguments: a view (``layout``) of the storage of buffer ``name``."""
+
+    name: str
+    layout: Layout
+
+
+@dataclass(frozen=True)
+class Extern:
+    """An operator PyTorch runs as it is. ``args``/``kwargs`` hold :class:`BufferArgument` where tensors go.
+
+    ``reason`` is "library" for operators that are meant to be library calls (matmul, convolution, sort) and
+    "fallback" for those without a lowering rule, which strict mode refuses. ``location`` is the user's line.
+    """
+
+    operator: torch._ops.OpOverload
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    reason: str
+    origins: Origins = NO_ORIGINS
+    location: Any = None
+
+
+@dataclass(frozen=True)
+class InputBuffer:
+    """An input of the region, with the layout of the sample; it may be read but never rearranged."""
+
+    name: str
+    layout: Layout
+    origins: Origins = NO_ORIGINS
+
+
+@dataclass(frozen=True)
+class ComputedBuffer:
+    """A block of memory filled by a Pointwise or Reduction."""
+
+    name: str
+    layout: Layout
+    data: Pointwise | Reduction
+    origins: Origins = NO_ORIGINS
+
+
+@dataclass(frozen=True)
+class ExternBuffer:
+    """One tensor result of an extern call. ``call`` groups the results of one call; ``position`` is this one's place
+    in the operator's tuple of results (None: the operator returns a single tensor)."""
+
+    name: str
+    layout: Layout
+    data: Extern
+    call: str
+    position: int | None = None
+    origins: Origins = NO_ORIGINS
+
+
+Buffer = InputBuffer | ComputedBuffer | ExternBuffer
+
+
+@dataclass(frozen=True)
+class OutputReference:
+    """One flat output of the region: a view (``layout``) of buffer ``name``'s storage, or, if ``name`` is None, the
+    Python ``constant``. A view of an input buffer aliases the caller's tensor, exactly as in eager execution."""
+
+    name: str | None
+    layout: Layout | None = None
+    constant: Any = None
+    origins: Origins = NO_ORIGINS
+
+
+@dataclass(frozen=True)
+class LoopProgram:
+    """What lowering delivers: inputs, buffers in an order in which they can be computed, and outputs.
+
+    ``decisions`` holds every realization decision (Section 6.6) with the rule that fired.
+    """
+
+    inputs: tuple[InputBuffer, ...]
+    buffers: tuple[ComputedBuffer | ExternBuffer, ...]
+    outputs: tuple[OutputReference, ...]
+    decisions: tuple[Decision, ...] = ()
+
+    def buffer(self, name: str) -> Buffer:
+        """The input or buffer called ``name``. KeyError if there is none."""
+        for candidate in (*self.inputs, *self.buffers):
+            if candidate.name == name:
+                return candidate
+        raise KeyError(name)
+
+    def format(self) -> str:
+        """The listing: every buffer with its layout and its compute function, printed by the formatting handler."""
+        from .formatting import format_program
+
+        return format_program(self)
+
+    __str__ = format
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
+        from ..view import mimebundle
+
+        return mimebundle(self)

@@ -1,0 +1,136 @@
+"""What scheduling delivers: nodes in execution order, each with a normalised loop body and its memory accesses.
+
+One :class:`ScheduleNode` per realized buffer (Section 7.1). A node knows its iteration space (Definition 7.2), what it
+reads and writes, and where it came from; code generation turns each into one kernel.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ..loops.body import LoopBody, MemoryAccess
+from ..loops.ir import Extern, Layout, LoopProgram, OutputReference
+from ..options import Decision, DeviceSpec
+from ..provenance import NO_ORIGINS, Origins
+
+
+@dataclass(frozen=True)
+class ScheduleNode:
+    """One kernel's worth of work.
+
+    ``kind`` is "pointwise", "reduction" or "extern". For the first two, ``body`` is the normalised loop body over
+    ``ranges`` (outermost first, extents of ``body.indices``) and ``reduction_ranges``; these are authoritative where
+    an extent is 0 (``is_empty``: nothing to do; an empty reduction range: every output is the neutral element).
+    ``writes[0].index`` is the storage subscript at which ``body.result`` (or the merged reduction) is stored into
+    ``buffers[0]``. For an extern node ``extern`` holds the call and ``buffers`` all its results.
+    """
+
+    name: str
+    kind: str
+    buffers: tuple[str, ...]
+    origins: Origins = NO_ORIGINS
+    ranges: tuple[int, ...] = ()
+    reduction_ranges: tuple[int, ...] = ()
+    body: LoopBody | None = None
+    reduction: str | None = None
+    accumulate_dtype: torch.dtype | None = None
+    store_dtype: torch.dtype | None = None
+    reads: tuple[MemoryAccess, ...] = ()
+    writes: tuple[MemoryAccess, ...] = ()
+    extern: Extern | None = None
+    predecessors: tuple[str, ...] = ()
+
+    @property
+    def numel(self) -> int:
+        """Points of the pointwise space."""
+        return _product(self.ranges)
+
+    @property
+    def reduction_numel(self) -> int:
+        return _product(self.reduction_ranges)
+
+    @property
+    def is_empty(self) -> bool:
+        return self.numel == 0
+
+    @property
+    def operations(self) -> int:
+        """Scalar operations of the whole node, merges of a reduction included."""
+        if self.body is None:
+            return 0
+        merges = 1 if self.kind == "reduction" else 0
+        return self.numel * max(self.reduction_numel, 1) * (self.body.operation_count() + merges)
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """Nodes in execution order; ``layouts`` of every buffer and input by name; ``last_reader`` maps an intermediate
+    buffer to the position of the node after which it may be freed."""
+
+    nodes: tuple[ScheduleNode, ...]
+    program: LoopProgram
+    device: DeviceSpec
+    layouts: dict[str, Layout]
+    last_reader: dict[str, int]
+    decisions: tuple[Decision, ...] = ()
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        return tuple(buffer.name for buffer in self.program.inputs)
+
+    @property
+    def outputs(self) -> tuple[OutputReference, ...]:
+        return self.program.outputs
+
+    def node(self, name: str) -> ScheduleNode:
+        for candidate in self.nodes:
+            if candidate.name == name:
+                return candidate
+        raise KeyError(name)
+
+    def bytes_of(self, access: MemoryAccess) -> int:
+        """Bytes an access moves between memory and the processor, each distinct element counted once."""
+        layout = self.layouts[access.buffer]
+        elements = min(access.unique_elements, layout.storage_elements)
+        return elements * layout.dtype.itemsize
+
+    def bytes_read(self, node: ScheduleNode) -> int:
+        """Bytes a node reads: each buffer once, however many accesses it has to it."""
+        per_buffer: dict[str, int] = {}
+        for access in node.reads:
+            whole = self.layouts[access.buffer].storage_elements * self.layouts[access.buffer].dtype.itemsize
+            per_buffer[access.buffer] = min(whole, per_buffer.get(access.buffer, 0) + self.bytes_of(access))
+        return sum(per_buffer.values())
+
+    def bytes_written(self, node: ScheduleNode) -> int:
+        return sum(self.bytes_of(access) for access in node.writes)
+
+    def format(self) -> str:
+        """A line per node: kind, iteration space, what it reads and writes."""
+        lines = []
+        for node in self.nodes:
+            space = " x ".join(map(str, node.ranges)) or "1"
+            if node.kind == "reduction":
+                space += " | " + (" x ".join(map(str, node.reduction_ranges)) or "1")
+            what = node.reduction or (str(node.extern.operator) if node.extern else "")
+            lines.append(f"{node.name}: {node.kind} {what} [{space}] -> {', '.join(node.buffers)}".replace("  ", " "))
+            lines += [f"    reads  {a.buffer}[{a.index}]  ({self.bytes_of(a)} bytes)" for a in node.reads]
+            lines += [f"    writes {a.buffer}[{a.index}]  ({self.bytes_of(a)} bytes)" for a in node.writes]
+        return "\n".join(lines)
+
+    __str__ = format
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
+        from ..view import mimebundle
+
+        return mimebundle(self)
+
+
+def _product(extents: tuple[int, ...]) -> int:
+    count = 1
+    for extent in extents:
+        count *= extent
+    return count
