@@ -39,8 +39,9 @@ $(STAMP):
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || { \
 	  echo "no virtual environment could be made: install your system's python3-venv package" >&2; \
 	  rm -rf $(VENV); exit 1; }
-	@echo "installing staxlab[$(EXTRAS)] into $(VENV) (once)"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) -c constraints.txt -e '.[$(EXTRAS)]'
+	@echo "installing staxlab[$(EXTRAS)] into $(VENV): once, a minute or more (details in $(VENV)/install.log)"
+	@$(BIN)/python -m pip install --disable-pip-version-check $(PIP_ARGS) -c constraints.txt -e '.[$(EXTRAS)]' \
+	  > $(VENV)/install.log 2>&1 || { tail -n 20 $(VENV)/install.log >&2; exit 1; }
 	@rm -f $(VENV)/.installed-*
 	@touch $@
 
