@@ -1,0 +1,111 @@
+"""The formatting interpretation (Section 6.7): loop programs and loop bodies as text a person can read.
+
+Each line keeps its origins, so the terminal listing, the notebook view and the links between stages are one thing.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from ..provenance import CodeWriter, Line, source_of
+from .body import LoopBody, Statement, record
+from .ir import BufferArgument, ComputedBuffer, ExternBuffer, LoopProgram, Reduction
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """``float32`` for ``torch.float32``."""
+    return str(dtype).removeprefix("torch.")
+
+
+def statement_text(statement: Statement) -> str:
+    """``tmp2 = add(tmp0, tmp1)``: one statement of a body, without its masked block."""
+    name, args = statement.operation, statement.args
+    if name == "load":
+        text = f"load {args[0]}[{args[1]}]"
+    elif name == "constant":
+        text = f"constant {args[0]!r} : {dtype_name(statement.dtype)}"
+    elif name == "index_value":
+        text = f"index_value {args[0]} : {dtype_name(statement.dtype)}"
+    elif name == "to_dtype":
+        text = f"to_dtype(tmp{args[0]}, {dtype_name(args[1])})"
+    elif name == "masked":
+        text = f"tmp{args[1].result} if tmp{args[0]} else {args[2]!r}"
+    elif name == "indirect":
+        checked = ", checked" if args[2] else ""
+        return f"{args[3]} = subscript tmp{args[0]} within {args[1]}{checked}"
+    else:
+        text = f"{name}({', '.join(f'tmp{a}' for a in args)})"
+    return f"tmp{statement.id} = {text}"
+
+
+def body_lines(body: LoopBody) -> tuple[Line, ...]:
+    """The statements of a body, masked blocks indented under their condition."""
+    writer = CodeWriter()
+
+    def visit(statements: tuple[Statement, ...]) -> None:
+        for statement in statements:
+            if statement.operation == "masked":
+                writer.emit(f"where tmp{statement.args[0]}:", statement.origins)
+                with writer.indent():
+                    visit(statement.args[1].statements)
+            writer.emit(statement_text(statement), statement.origins)
+
+    visit(body.statements)
+    return writer.lines()
+
+
+def program_lines(program: LoopProgram) -> tuple[Line, ...]:
+    """The listing of a program: inputs, buffers with their compute functions, outputs."""
+    writer = CodeWriter()
+    dtypes = {b.name: b.layout.dtype for b in (*program.inputs, *program.buffers)}
+    for buffer in program.inputs:
+        writer.emit(f"input {buffer.name}: {buffer.layout}", buffer.origins)
+    for buffer in program.buffers:
+        if isinstance(buffer, ExternBuffer):
+            call = buffer.data
+            position = "" if buffer.position is None else f"[{buffer.position}]"
+            writer.emit(f"{buffer.name}: {buffer.layout}", buffer.origins)
+            with writer.indent():
+                arguments = [_argument_text(a) for a in call.args]
+                arguments += [f"{key}={_argument_text(value)}" for key, value in call.kwargs.items()]
+                writer.emit(f"extern {call.operator}({', '.join(arguments)}){position}  # {call.reason}", buffer.origins)
+            continue
+        _computed_lines(writer, buffer, record(buffer, dtypes))
+    for position, output in enumerate(program.outputs):
+        what = repr(output.constant) if output.name is None else f"{output.name} as {output.layout}"
+        writer.emit(f"output {position}: {what}", output.origins)
+    return writer.lines()
+
+
+def _computed_lines(writer: CodeWriter, buffer: ComputedBuffer, body: LoopBody) -> None:
+    data = buffer.data
+    writer.emit(f"{buffer.name}: {buffer.layout}", buffer.origins)
+    with writer.indent():
+        loops = _loops(body.indices, data.ranges)
+        if isinstance(data, Reduction):
+            loops_r = _loops(body.reduction_indices, data.reduction_ranges)
+            writer.emit(f"for {loops}: {data.kind} over {loops_r} in {dtype_name(data.accumulate_dtype)}", buffer.origins)
+        else:
+            writer.emit(f"for {loops}:", buffer.origins)
+        with writer.indent():
+            writer.extend(body_lines(body))
+            writer.emit(f"{'merge' if isinstance(data, Reduction) else 'yield'} tmp{body.result}", buffer.origins)
+
+
+def _loops(symbols: tuple, extents: tuple[int, ...]) -> str:
+    return ", ".join(f"{s} < {n}" for s, n in zip(symbols, extents, strict=True)) or "one element"
+
+
+def _argument_text(argument: Any) -> str:
+    if isinstance(argument, BufferArgument):
+        return argument.name
+    if isinstance(argument, (tuple, list)):
+        return "[" + ", ".join(_argument_text(a) for a in argument) + "]"
+    return repr(argument)
+
+
+def format_program(program: LoopProgram) -> str:
+    """The listing as plain text."""
+    return source_of(program_lines(program))
