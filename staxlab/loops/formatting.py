@@ -70,7 +70,8 @@ def program_lines(program: LoopProgram) -> tuple[Line, ...]:
             with writer.indent():
                 arguments = [_argument_text(a) for a in call.args]
                 arguments += [f"{key}={_argument_text(value)}" for key, value in call.kwargs.items()]
-                writer.emit(f"extern {call.operator}({', '.join(arguments)}){position}  # {call.reason}", buffer.origins)
+                text = f"extern {call.operator}({', '.join(arguments)}){position}  # {call.reason}"
+                writer.emit(text, buffer.origins)
             continue
         _computed_lines(writer, buffer, record(buffer, dtypes))
     for position, output in enumerate(program.outputs):
@@ -85,8 +86,9 @@ def _computed_lines(writer: CodeWriter, buffer: ComputedBuffer, body: LoopBody) 
     with writer.indent():
         loops = _loops(body.indices, data.ranges)
         if isinstance(data, Reduction):
-            loops_r = _loops(body.reduction_indices, data.reduction_ranges)
-            writer.emit(f"for {loops}: {data.kind} over {loops_r} in {dtype_name(data.accumulate_dtype)}", buffer.origins)
+            merged = _loops(body.reduction_indices, data.reduction_ranges)
+            accumulator = dtype_name(data.accumulate_dtype)
+            writer.emit(f"for {loops}: {data.kind} over {merged} in {accumulator}", buffer.origins)
         else:
             writer.emit(f"for {loops}:", buffer.origins)
         with writer.indent():

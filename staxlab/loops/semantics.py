@@ -98,7 +98,10 @@ class Evaluator(Ops):
 
 
 def evaluate_body(
-    body: LoopBody, ranges: tuple[int, ...], storages: Mapping[str, torch.Tensor], reduction_ranges: tuple[int, ...] = ()
+    body: LoopBody,
+    ranges: tuple[int, ...],
+    storages: Mapping[str, torch.Tensor],
+    reduction_ranges: tuple[int, ...] = (),
 ) -> torch.Tensor:
     """The value of a body at every point: a tensor of shape ``ranges + reduction_ranges``."""
     extents = ranges + reduction_ranges

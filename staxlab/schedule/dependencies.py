@@ -1,0 +1,150 @@
+"""From buffers to schedule nodes (Section 7.1): what each reads and writes, and an order to run them in.
+
+Lowering hands over buffers in an order in which they can be computed. Scheduling keeps that topological order, drops
+what no output needs, normalises every loop body and records the memory accesses: the compute function, run under the
+recording handler, *is* the list of reads, and the layout of its buffer is the write. Two nodes depend on each other
+exactly when one reads a buffer the other writes (every buffer is written once, so there are only true dependences).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from ..errors import ScheduleError
+from ..loops.body import MemoryAccess, record
+from ..loops.expressions import Expr, Symbol
+from ..loops.ir import BufferArgument, ComputedBuffer, Extern, ExternBuffer, Layout, LoopProgram, Pointwise
+from ..loops.normalize import is_empty, normalize
+from ..options import DeviceSpec, Options
+from .records import Schedule, ScheduleNode
+
+
+def schedule(program: LoopProgram, device: DeviceSpec, options: Options) -> Schedule:
+    """Order the buffers a program's outputs need and describe each as a node. O(buffers + accesses).
+
+    Raises ScheduleError if a buffer is read before it is computed.
+    """
+    layouts = {b.name: b.layout for b in (*program.inputs, *program.buffers)}
+    dtypes = {name: layout.dtype for name, layout in layouts.items()}
+    producer: dict[str, str] = {}
+    nodes: list[ScheduleNode] = []
+    extern_position: dict[str, int] = {}
+    for buffer in program.buffers:
+        name = f"op{len(nodes)}"
+        if isinstance(buffer, ExternBuffer):
+            if buffer.call in extern_position:
+                position = extern_position[buffer.call]
+                nodes[position] = _extend_extern(nodes[position], buffer)
+                producer[buffer.name] = nodes[position].name
+                continue
+            node = _extern_node(name, buffer)
+            extern_position[buffer.call] = len(nodes)
+        else:
+            node = _computed_node(name, buffer, dtypes)
+        for access in node.reads:
+            if access.buffer not in producer and access.buffer not in {b.name for b in program.inputs}:
+                raise ScheduleError(f"{node.name} reads {access.buffer} before it is computed")
+        predecessors = dict.fromkeys(producer[a.buffer] for a in node.reads if a.buffer in producer)
+        nodes.append(replace(node, predecessors=tuple(predecessors)))
+        producer[buffer.name] = node.name
+    kept = _needed(nodes, program)
+    return Schedule(tuple(kept), program, device, layouts, _last_readers(kept, program))
+
+
+def _computed_node(name: str, buffer: ComputedBuffer, dtypes: dict) -> ScheduleNode:
+    data = buffer.data
+    pointwise = isinstance(data, Pointwise)
+    reduction_ranges = () if pointwise else data.reduction_ranges
+    body = record(buffer, dtypes)
+    store = buffer.layout.address(tuple(Expr.of(s) for s in body.indices))
+    ranges = data.ranges
+    if not is_empty(ranges) and not is_empty(reduction_ranges):
+        ordered = not pointwise and data.kind in ("argmax", "argmin")
+        normal = normalize(body, ranges, reduction_ranges, store, ordered=ordered)
+        body, ranges, reduction_ranges, store = normal.body, normal.ranges, normal.reduction_ranges, normal.store
+    empty = is_empty(ranges) or is_empty(reduction_ranges)
+    return ScheduleNode(
+        name=name,
+        kind="pointwise" if pointwise else "reduction",
+        buffers=(buffer.name,),
+        origins=buffer.origins | body.origins,
+        ranges=ranges,
+        reduction_ranges=reduction_ranges,
+        body=body,
+        reduction=None if pointwise else data.kind,
+        accumulate_dtype=None if pointwise else data.accumulate_dtype,
+        store_dtype=buffer.layout.dtype,
+        reads=() if empty else body.reads(),
+        writes=() if is_empty(ranges) else (MemoryAccess(buffer.name, store, body.indices),),
+    )
+
+
+def _whole(name: str, layout: Layout) -> MemoryAccess:
+    """The access that touches every element of a view once."""
+    symbols = tuple(Symbol(f"i{k}", 0, max(n - 1, 0)) for k, n in enumerate(layout.shape))
+    return MemoryAccess(name, layout.address(tuple(Expr.of(s) for s in symbols)), symbols)
+
+
+def _extern_node(name: str, buffer: ExternBuffer) -> ScheduleNode:
+    arguments = extern_arguments(buffer.data)
+    return ScheduleNode(
+        name=name,
+        kind="extern",
+        buffers=(buffer.name,),
+        origins=buffer.origins | buffer.data.origins,
+        store_dtype=buffer.layout.dtype,
+        reads=tuple(dict.fromkeys(_whole(a.name, a.layout) for a in arguments if a.layout.numel)),
+        writes=(_whole(buffer.name, buffer.layout),) if buffer.layout.numel else (),
+        extern=buffer.data,
+    )
+
+
+def _extend_extern(node: ScheduleNode, buffer: ExternBuffer) -> ScheduleNode:
+    writes = node.writes + ((_whole(buffer.name, buffer.layout),) if buffer.layout.numel else ())
+    return replace(node, buffers=(*node.buffers, buffer.name), origins=node.origins | buffer.origins, writes=writes)
+
+
+def _needed(nodes: list[ScheduleNode], program: LoopProgram) -> list[ScheduleNode]:
+    """The nodes some output depends on, in order: dead code elimination on buffers."""
+    wanted = {output.name for output in program.outputs if output.name is not None}
+    kept: list[ScheduleNode] = []
+    for node in reversed(nodes):
+        if wanted.intersection(node.buffers):
+            kept.append(node)
+            wanted.update(buffers_read(node))
+    return kept[::-1]
+
+
+def extern_arguments(call: Extern) -> list[BufferArgument]:
+    """The tensor arguments of an extern call, left to right."""
+    found: list[BufferArgument] = []
+
+    def collect(argument: Any) -> None:
+        if isinstance(argument, BufferArgument):
+            found.append(argument)
+        elif isinstance(argument, (tuple, list)):
+            for part in argument:
+                collect(part)
+
+    collect(call.args)
+    collect(tuple(call.kwargs.values()))
+    return found
+
+
+def buffers_read(node: ScheduleNode) -> set[str]:
+    """Every buffer a node takes; an extern call also takes empty ones, which have no access to list."""
+    names = {access.buffer for access in node.reads}
+    return names | {a.name for a in extern_arguments(node.extern)} if node.extern else names
+
+
+def _last_readers(nodes: list[ScheduleNode], program: LoopProgram) -> dict[str, int]:
+    """Intermediate buffers and the position of the node after which each may be freed."""
+    escaping = {output.name for output in program.outputs} | {buffer.name for buffer in program.inputs}
+    last: dict[str, int] = {}
+    for position, node in enumerate(nodes):
+        for name in node.buffers:
+            last[name] = position
+        for name in buffers_read(node):
+            last[name] = position
+    return {name: position for name, position in last.items() if name not in escaping}
