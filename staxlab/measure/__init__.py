@@ -15,8 +15,9 @@ Importing this package costs a few milliseconds; matplotlib and a C++ compiler a
 
 from __future__ import annotations
 
-from . import amortize, rounding, timing
+from . import amortize, bytes, rounding, timing
 from .amortize import break_even, bucket_bound, expected_versions, minimum_size
+from .bytes import SpeedupDecomposition, Traffic, TrafficModel, decompose, eager_traffic, lower_bound, traffic_model
 from .rounding import condition_number, error_model, summation_bound, unit_roundoff
 from .timing import Comparison, MedianInterval, Ratio, Timing, compare, median_interval, sample
 
@@ -24,19 +25,27 @@ __all__ = [
     "Comparison",
     "MedianInterval",
     "Ratio",
+    "SpeedupDecomposition",
     "Timing",
+    "Traffic",
+    "TrafficModel",
     "amortize",
     "break_even",
     "bucket_bound",
+    "bytes",
     "compare",
     "condition_number",
+    "decompose",
+    "eager_traffic",
     "error_model",
     "expected_versions",
+    "lower_bound",
     "median_interval",
     "minimum_size",
     "rounding",
     "sample",
     "summation_bound",
     "timing",
+    "traffic_model",
     "unit_roundoff",
 ]

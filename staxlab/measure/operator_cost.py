@@ -1,0 +1,233 @@
+"""What one eager operator costs (Table 1.1): the tensors it reads, the tensors it writes, the arithmetic it does.
+
+The model of Section 1.1 sees an operator as a black box beside main memory: it reads every tensor argument once, writes
+every result once, and keeps nothing in between. Three refinements keep the count honest:
+
+* *views are free*: they move no element, only the description of a tensor changes;
+* *only distinct elements count*: a row broadcast to a matrix is one row of memory, and ``x * x`` reads ``x`` once;
+* *metadata is not data*: ``zeros_like(x)`` asks for the shape of ``x``, ``out=`` and ``copy_`` overwrite their target
+  without reading it.
+
+Arithmetic is counted in scalar operations with the costs of ``loops.ops.OPERATIONS`` (an addition 1, an exponential
+10), so that eager and compiled executions are measured with one yardstick.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ..capture.graph import Node, TensorMeta, nodes_in
+from ..loops.ops import OPERATIONS
+
+#: Views without an alias annotation in their schema.
+UNANNOTATED_VIEWS = {"_unsafe_view", "_reshape_alias"}
+
+#: Results that are allocated but not filled.
+UNFILLED = {"empty", "empty_strided", "empty_like", "new_empty", "new_empty_strided", "empty_permuted"}
+
+#: In-place operators that overwrite their first argument without reading it.
+OVERWRITING = {"copy_", "fill_", "zero_", "uniform_", "normal_", "bernoulli_", "random_", "exponential_"}
+
+#: Operators that read only the elements of their first tensor that an index selects.
+GATHERS = {"embedding", "index", "index_select", "gather", "take", "take_along_dim", "_unsafe_index"}
+
+#: Operators that move or convert elements and compute nothing.
+MOVES = {
+    "clone", "copy", "copy_", "_to_copy", "to", "contiguous", "cat", "stack", "index", "index_select", "gather", "take",
+    "embedding", "constant_pad_nd", "flip", "roll", "repeat", "fill", "fill_", "zero_", "scatter", "index_put",
+    "index_put_", "slice_scatter", "select_scatter", "_unsafe_index", "masked_fill", "tril", "triu", "lift_fresh_copy",
+}  # fmt: skip
+
+#: Scalar operations per element of the first tensor, for operators that reduce or normalise.
+PER_INPUT_ELEMENT = {
+    "sum": 1, "mean": 1, "amax": 1, "amin": 1, "max": 1, "min": 1, "prod": 1, "any": 1, "all": 1, "argmax": 1,
+    "argmin": 1, "cumsum": 1, "cumprod": 1, "var": 4, "std": 4, "var_mean": 4, "logsumexp": 13, "norm": 2,
+    "linalg_vector_norm": 2, "_softmax": 14, "_log_softmax": 14, "softmax": 14, "log_softmax": 14,
+    "native_layer_norm": 8, "native_batch_norm": 8, "native_group_norm": 8, "_native_batch_norm_legit": 8,
+    "_native_batch_norm_legit_no_training": 4,
+}  # fmt: skip
+
+#: Names of pointwise operators that differ from the scalar operation they apply.
+SCALAR_NAMES = {
+    "div": "truediv", "true_divide": "truediv", "floor_divide": "floordiv", "clamp_min": "maximum",
+    "clamp_max": "minimum", "special_erf": "erf", "silu": "sigmoid", "gelu": "erf", "hardtanh": "maximum",
+    "softplus": "log1p",
+}  # fmt: skip
+
+
+def operator_name(target: Any) -> str:
+    """``add`` for ``aten.add.Tensor``. TypeError for a target that is not an operator overload."""
+    if not isinstance(target, torch._ops.OpOverload):
+        raise TypeError(
+            f"the byte model counts operator overloads such as aten.add.Tensor, not {target!r}; "
+            "give it the operator graph (compilation.operators), not the captured one"
+        )
+    return target._opname
+
+
+def is_view(target: torch._ops.OpOverload) -> bool:
+    """Whether the operator only re-describes its argument: its results alias it and nothing is written."""
+    if operator_name(target) in UNANNOTATED_VIEWS:
+        return True
+    aliases = [r.alias_info for r in target._schema.returns]
+    return bool(aliases) and all(a is not None and not a.is_write for a in aliases)
+
+
+# --- Elements of memory -----------------------------------------------------------------------------------------------
+
+
+def distinct_elements(meta: TensorMeta) -> int:
+    """How many different elements of storage a tensor's elements are: a stride of 0 repeats, an overlap shares.
+
+    Exact for every layout whose dimensions do not interleave (all that eager operators make); otherwise the span of
+    storage is the bound.
+    """
+    if meta.numel == 0:
+        return 0
+    dims = sorted((abs(s), n) for n, s in zip(meta.shape, meta.stride, strict=True) if s != 0 and n != 1)
+    span, disjoint = 1, True
+    for stride, extent in dims:
+        disjoint = disjoint and stride >= span
+        span += (extent - 1) * stride
+    count = math.prod(extent for _, extent in dims)
+    return count if disjoint else min(count, span)
+
+
+def storage_span(meta: TensorMeta) -> int:
+    """Elements of storage from its start to the last one the tensor addresses."""
+    if meta.numel == 0:
+        return 0
+    return meta.storage_offset + 1 + sum((n - 1) * s for n, s in zip(meta.shape, meta.stride, strict=True))
+
+
+def union_elements(metas: Iterable[TensorMeta]) -> int:
+    """Distinct elements of several tensors that share one storage (say ``x`` and ``x.t()``). Exact up to 2**26
+    elements of storage, by marking them; above that, the smaller of the sum and the span."""
+    different = list(dict.fromkeys((m.shape, m.stride, m.storage_offset, m.dtype.itemsize) for m in metas))
+    views = [TensorMeta(s, t, torch.uint8, torch.device("cpu"), storage_offset=o) for s, t, o, _ in different]
+    if len(views) <= 1:
+        return sum(map(distinct_elements, views))
+    span = max(map(storage_span, views))
+    if span > 1 << 26:
+        return min(span, sum(map(distinct_elements, views)))
+    marks = torch.zeros(span, dtype=torch.bool)
+    for view in views:
+        window(marks, view).fill_(True)
+    return int(marks.sum())
+
+
+def window(storage: torch.Tensor, meta: TensorMeta) -> torch.Tensor:
+    """The elements of a storage that a tensor addresses, each repeated dimension (stride 0) taken once."""
+    shape = tuple(min(n, 1) if s == 0 else n for n, s in zip(meta.shape, meta.stride, strict=True))
+    return storage.as_strided(shape, meta.stride, meta.storage_offset)
+
+
+# --- Reads and writes of a node ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Operand:
+    """A tensor an operator reads or writes: its description, and the node (and result position) whose storage it is."""
+
+    root: tuple[Node, int]
+    meta: TensorMeta
+
+
+class Roots:
+    """Which storage each value of an operator graph lives in, found by following views and in-place results."""
+
+    def __init__(self) -> None:
+        self._of: dict[tuple[Node, int], tuple[Node, int]] = {}
+
+    def operands(self, node: Node) -> list[Operand]:
+        """The tensors a value consists of (one, several for a tuple, none for a number)."""
+        metas = node.val if isinstance(node.val, (tuple, list)) else [node.val]
+        return [
+            Operand(self._of.get((node, i), (node, i)), m) for i, m in enumerate(metas) if isinstance(m, TensorMeta)
+        ]
+
+    def define(self, node: Node) -> None:
+        """Record where the results of ``node`` live. Call in topological order."""
+        count = len(node.val) if isinstance(node.val, (tuple, list)) else 1
+        if node.target is operator.getitem and isinstance(node.args[0], Node):
+            source, position = node.args
+            position = position % max(len(source.val), 1) if isinstance(position, int) else 0
+            self._of[node, 0] = self._of.get((source, position), (source, position))
+            return
+        source = self.aliased(node)
+        for i in range(count):
+            self._of[node, i] = (node, i) if source is None else self._of.get((source, 0), (source, 0))
+
+    @staticmethod
+    def aliased(node: Node) -> Node | None:
+        """The node whose storage the results of ``node`` share, if any: the argument of a view or in-place operator."""
+        if node.op != "call_function" or node.target is operator.getitem:
+            return None
+        if is_view(node.target):
+            return next(iter(nodes_in(node.args)), None)
+        return next(iter(written_arguments(node)), None)
+
+
+def written_arguments(node: Node) -> list[Node]:
+    """The arguments an operator writes into (in-place and ``out=`` operators); empty for a pure one."""
+    found: list[Node] = []
+    for position, argument in enumerate(node.target._schema.arguments):
+        if argument.alias_info is None or not argument.alias_info.is_write:
+            continue
+        value = node.args[position] if position < len(node.args) else node.kwargs.get(argument.name)
+        found += nodes_in((value,))
+    return found
+
+
+def reads(node: Node, roots: Roots) -> list[Operand]:
+    """The tensors whose elements ``node`` needs. Views and metadata-only operators need none."""
+    name = operator_name(node.target)
+    if is_view(node.target) or name.endswith("_like") or name.startswith("new_"):
+        return []
+    inputs = list(node.inputs)
+    if name in OVERWRITING:
+        inputs = [n for n in inputs if n is not node.args[0]]
+    elif node.target._schema.name.endswith("out") or node.target._overloadname.endswith("out"):
+        inputs = [n for n in inputs if n not in written_arguments(node)]
+    return [operand for n in inputs for operand in roots.operands(n)]
+
+
+def writes(node: Node, roots: Roots) -> list[Operand]:
+    """The tensors ``node`` fills."""
+    if is_view(node.target) or operator_name(node.target) in UNFILLED:
+        return []
+    return roots.operands(node)
+
+
+def is_gather(node: Node) -> bool:
+    """Whether the operator reads only the elements of its first tensor that an index selects."""
+    return operator_name(node.target) in GATHERS
+
+
+def operations(node: Node) -> int:
+    """Scalar operations of an operator, in the units of ``loops.ops.OPERATIONS``."""
+    name = operator_name(node.target).removesuffix("_") or node.target._opname
+    if is_view(node.target) or name in MOVES or name + "_" in MOVES or name in UNFILLED:
+        return 0
+    tensors = [n.val for n in node.inputs if isinstance(n.val, TensorMeta)]
+    first = node.val[0] if isinstance(node.val, (tuple, list)) and node.val else node.val
+    results = first.numel if isinstance(first, TensorMeta) else 0
+    if not tensors:
+        return 0  # a factory fills memory; filling computes nothing
+    if name in ("mm", "bmm", "mv", "dot"):
+        return 2 * results * tensors[0].shape[-1]
+    if name in ("addmm", "baddbmm", "addmv"):
+        return 2 * results * tensors[1].shape[-1] + 2 * results
+    if name == "convolution":
+        return 2 * results * math.prod(tensors[1].shape[1:])
+    if name in PER_INPUT_ELEMENT:
+        extra = results if name in ("mean", "var", "std") else 0
+        return PER_INPUT_ELEMENT[name] * tensors[0].numel + extra
+    rule = OPERATIONS.get(SCALAR_NAMES.get(name, name))
+    return results * (rule.cost if rule else 1)
