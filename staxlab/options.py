@@ -72,12 +72,14 @@ class DeviceSpec:
 GPU_SPECS: dict[str, DeviceSpec] = {
     # Nominal values of the data sheets; compute capability names the instruction set Triton compiles for.
     "sm_80": DeviceSpec(
-        kind="cuda", name="sm_80", compute_capability=80, multiprocessors=108, shared_memory_per_multiprocessor=164 << 10,
-        l2_bytes=40 << 20, nominal_bandwidth=1.555e12, nominal_throughput=19.5e12,
+        kind="cuda", name="sm_80", compute_capability=80, multiprocessors=108,
+        shared_memory_per_multiprocessor=164 << 10, l2_bytes=40 << 20,
+        nominal_bandwidth=1.555e12, nominal_throughput=19.5e12,
     ),
     "sm_90": DeviceSpec(
-        kind="cuda", name="sm_90", compute_capability=90, multiprocessors=132, shared_memory_per_multiprocessor=228 << 10,
-        l2_bytes=50 << 20, nominal_bandwidth=3.35e12, nominal_throughput=67e12,
+        kind="cuda", name="sm_90", compute_capability=90, multiprocessors=132,
+        shared_memory_per_multiprocessor=228 << 10, l2_bytes=50 << 20,
+        nominal_bandwidth=3.35e12, nominal_throughput=67e12,
     ),
 }  # fmt: skip
 
@@ -113,7 +115,11 @@ def host_device_spec(instruction_set: str | None = None) -> DeviceSpec:
             f"unknown instruction set {chosen!r}", remedy=f"choose one of {', '.join(sorted(VECTOR_BYTES))}"
         )
     return DeviceSpec(
-        kind="cpu", name="cpu", instruction_set=chosen, vector_bytes=VECTOR_BYTES[chosen], threads=torch.get_num_threads()
+        kind="cpu",
+        name="cpu",
+        instruction_set=chosen,
+        vector_bytes=VECTOR_BYTES[chosen],
+        threads=torch.get_num_threads(),
     )
 
 

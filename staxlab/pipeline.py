@@ -1,0 +1,369 @@
+"""The pipeline: every stage listed once, and the :class:`Compilation` that remembers what each delivered.
+
+``STAGES`` is the only place that knows the order::
+
+    capture -> transforms -> operators -> loops -> schedule -> kernels -> wrapper -> artifact
+
+A stage is one function from the records made so far to the next record. Backends are prefixes of the list (Section
+11.4): ``eager`` runs the transformed graph, ``aot_eager`` the operator graph, ``stax`` all of it, so a wrong value can
+be blamed on a layer by shortening the prefix. The timing split, the explorer and the error locator iterate the list.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from .capture.graph import Graph
+from .capture.module import GraphModule, Interpreter
+from .errors import FallbackWarning, LoweringError, OptionError
+from .options import Decision, DeviceSpec, Options
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A step of the pipeline: ``run(compilation)`` reads earlier records and returns this stage's record."""
+
+    name: str
+    title: str
+    section: str
+    run: Callable[[Compilation], Any]
+
+
+@dataclass
+class Compilation:
+    """The ordered record of one compilation, complete or up to the stage its backend ends with.
+
+    ``capture``, ``transforms``, ``operators``, ``loops``, ``schedule``, ``kernels``, ``wrapper``, ``artifact`` are the
+    records of the stages (None where a stage did not run); ``key`` and ``guards`` say for which inputs the result
+    holds; ``timings`` maps stage names to seconds. In a notebook the object draws itself as a stepper.
+    """
+
+    name: str
+    target: str
+    options: Options
+    device: DeviceSpec
+    records: dict[str, Any] = field(default_factory=dict)
+    timings: dict[str, float] = field(default_factory=dict)
+    key: Any = None
+    guards: tuple[Any, ...] = ()
+    sample: list[torch.Tensor] | None = field(default=None, repr=False)
+    function: Callable | None = field(default=None, repr=False)
+    arguments: tuple[tuple, dict] | None = field(default=None, repr=False)
+    executor: Callable[[list[torch.Tensor]], Any] | None = field(default=None, repr=False)
+    fallback_reason: str | None = None
+
+    # -- the records, by name -----------------------------------------------------------------------------------------
+
+    @property
+    def capture(self) -> Any:
+        """What tracing recorded (Section 3)."""
+        return self.records.get("capture")
+
+    @property
+    def graph(self) -> Graph | None:
+        """The captured graph."""
+        return self.capture.graph if self.capture is not None else None
+
+    @property
+    def transforms(self) -> Any:
+        """The front-end passes, round by round (Section 4)."""
+        return self.records.get("transforms")
+
+    @property
+    def operators(self) -> Any:
+        """The operator graph over ``aten`` overloads (Sections 4.8 and 5.1)."""
+        return self.records.get("operators")
+
+    @property
+    def joint(self) -> Any:
+        """The joint forward and backward graph (Section 5); None for inference."""
+        return self.records.get("joint")
+
+    @property
+    def partition(self) -> Any:
+        """The rematerialization cut (Section 5); None for inference."""
+        return self.records.get("partition")
+
+    @property
+    def loops(self) -> Any:
+        """The loop program (Section 6)."""
+        return self.records.get("loops")
+
+    @property
+    def schedule(self) -> Any:
+        """The schedule (Section 7)."""
+        return self.records.get("schedule")
+
+    @property
+    def kernels(self) -> Any:
+        """The generated kernels (Sections 8 and 9)."""
+        return self.records.get("kernels")
+
+    @property
+    def wrapper(self) -> Any:
+        """The module that calls the kernels (Section 8.5)."""
+        return self.records.get("wrapper")
+
+    @property
+    def artifact(self) -> Any:
+        """What runs (Section 11); None when the target is not this machine."""
+        return self.records.get("artifact")
+
+    @property
+    def decisions(self) -> tuple[Decision, ...]:
+        """Every decision any stage took, in order."""
+        found: list[Decision] = []
+        for record in (self.loops, self.schedule, *(self.kernels or ())):
+            found += getattr(record, "decisions", ())
+        return tuple(found)
+
+    @property
+    def traffic(self) -> Any:
+        """The byte model of Sections 1.1 and 13.2: eager against compiled."""
+        from .measure.bytes import traffic_model
+
+        return traffic_model(self)
+
+    def stages(self) -> Iterator[tuple[Stage, Any]]:
+        """The stages that ran, with their records, in order."""
+        for stage in STAGES:
+            if stage.name in self.records:
+                yield stage, self.records[stage.name]
+
+    # -- running ------------------------------------------------------------------------------------------------------
+
+    def call(self, inputs: list[torch.Tensor]) -> Any:
+        """Run on flat tensor inputs whose key equals this compilation's; returns the flat outputs."""
+        if self.executor is None:
+            raise OptionError(
+                f"this compilation targets {self.target!r}, which is not this machine: it can be read but not run",
+                remedy="compile for target='cpu', or for 'cuda' on a machine with a GPU",
+            )
+        return self.executor(inputs)
+
+    # -- showing ------------------------------------------------------------------------------------------------------
+
+    def format(self) -> str:
+        """Every stage as text."""
+        head = f"Compilation of {self.name} for {self.target} (backend {self.options.backend})"
+        parts = [head]
+        if self.fallback_reason:
+            parts.append(f"FALLBACK: {self.fallback_reason}")
+        for stage, record in self.stages():
+            seconds = self.timings.get(stage.name, 0.0)
+            parts.append(f"--- {stage.title} ({stage.section}, {seconds * 1e3:.1f} ms)\n{record}")
+        return "\n".join(parts)
+
+    def __str__(self) -> str:
+        return self.format()
+
+    def __repr__(self) -> str:
+        ran = ", ".join(stage.name for stage, _ in self.stages())
+        return f"<Compilation of {self.name} for {self.target}: {ran}>"
+
+    def stepper(self) -> Any:
+        """The interactive stepper (ipywidgets), for a live notebook."""
+        from .view.explorer import stepper
+
+        return stepper(self)
+
+    def write_html(self, path: str | os.PathLike) -> None:
+        """Write the whole compilation as one page that needs no network and no server."""
+        from .view import write_page
+
+        write_page(path, self, title=f"{self.name} for {self.target}")
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
+        from .view import mimebundle
+
+        return mimebundle(self)
+
+
+# -- the stages -------------------------------------------------------------------------------------------------------
+
+
+def _capture(compilation: Compilation) -> Any:
+    from .capture.tracer import trace
+
+    args, kwargs = compilation.arguments
+    return trace(compilation.function, args, kwargs, options=compilation.options)
+
+
+def _transforms(compilation: Compilation) -> Any:
+    from .transform import transform
+
+    return transform(compilation.capture, compilation.options)
+
+
+def _operators(compilation: Compilation) -> Any:
+    from .loops.lowering import basis
+    from .operators.record import record
+
+    return record(compilation.transforms.final, compilation.sample, compilation.options, basis=basis())
+
+
+def _loops(compilation: Compilation) -> Any:
+    from .loops.lowering import lower
+
+    return lower(compilation.operators, compilation.device, compilation.options)
+
+
+def _schedule(compilation: Compilation) -> Any:
+    from .schedule.dependencies import schedule
+
+    return schedule(compilation.loops, compilation.device, compilation.options)
+
+
+def _kernels(compilation: Compilation) -> Any:
+    if compilation.device.is_gpu:
+        from .codegen.triton import generate
+    else:
+        from .codegen.cpp import generate
+    return generate(compilation.schedule, compilation.options, compilation.device)
+
+
+def _wrapper(compilation: Compilation) -> Any:
+    from .codegen.wrapper import generate_wrapper
+
+    return generate_wrapper(compilation.schedule, compilation.kernels, compilation.options)
+
+
+def _artifact(compilation: Compilation) -> Any:
+    from .runtime.artifact import load
+    from .runtime.build import build
+
+    launchers = build(compilation.kernels, compilation.options, compilation.device)
+    return load(compilation.wrapper, launchers)
+
+
+STAGES: tuple[Stage, ...] = (
+    Stage("capture", "Captured graph", "Section 3", _capture),
+    Stage("transforms", "Graph transformation", "Section 4", _transforms),
+    Stage("operators", "Operator graph", "Section 5.1", _operators),
+    Stage("loops", "Loop IR", "Section 6", _loops),
+    Stage("schedule", "Schedule", "Section 7", _schedule),
+    Stage("kernels", "Kernels", "Sections 8 and 9", _kernels),
+    Stage("wrapper", "Wrapper", "Section 8.5", _wrapper),
+    Stage("artifact", "Artifact", "Section 11", _artifact),
+)
+
+# A backend is the last stage it runs; what executes afterwards is chosen in `_executor`.
+BACKENDS: dict[str, str] = {"eager": "transforms", "aot_eager": "operators", "stax": "artifact"}
+
+
+def compile_region(
+    function: Callable,
+    args: tuple,
+    kwargs: dict[str, Any],
+    options: Options,
+    device: DeviceSpec,
+    *,
+    target: str = "cpu",
+    runnable: bool = True,
+    name: str | None = None,
+) -> Compilation:
+    """Run the stages of ``options.backend`` on a function and sample arguments.
+
+    ``runnable=False`` stops before the artifact (a target that is not here). Raises CaptureError when the function
+    cannot be recorded, LoweringError in strict mode where the fallback would run, BuildError without a compiler, and
+    whatever the user's own function raises.
+    """
+    if options.backend not in BACKENDS:
+        raise OptionError(f"unknown backend {options.backend!r}; known: {', '.join(BACKENDS)}")
+    compilation = Compilation(
+        name=name or getattr(function, "__qualname__", type(function).__name__),
+        target=target,
+        options=options,
+        device=device,
+        function=function,
+        arguments=(args, kwargs),
+    )
+    last = BACKENDS[options.backend]
+    if last == "artifact" and not runnable:
+        last = "wrapper"
+    try:
+        for stage in STAGES:
+            _run_stage(compilation, stage)
+            if stage.name == "capture":
+                compilation.sample = compilation.capture.bind(args, kwargs)
+            reason = _obstacle(compilation, stage.name)
+            if reason is not None:
+                _fall_back(compilation, reason)
+                break
+            if stage.name == last:
+                break
+    finally:
+        # The sample belongs to the caller; a kept compilation must not keep the caller's tensors alive.
+        compilation.sample = compilation.function = compilation.arguments = None
+    compilation.executor = _executor(compilation)
+    _warn_about_fallbacks(compilation)
+    return compilation
+
+
+def _run_stage(compilation: Compilation, stage: Stage) -> None:
+    start = time.perf_counter()
+    compilation.records[stage.name] = stage.run(compilation)
+    compilation.timings[stage.name] = time.perf_counter() - start
+
+
+def _obstacle(compilation: Compilation, stage: str) -> str | None:
+    """Why the region must run as a captured graph instead of as kernels, or None."""
+    if compilation.options.backend != "stax":
+        return None
+    if stage == "capture" and torch.is_grad_enabled() and any(t.requires_grad for t in compilation.sample):
+        return "an input requires grad: training regions run through autograd operator by operator"
+    if stage == "operators" and compilation.operators.mutations:
+        node = compilation.operators.mutations[0]
+        where = f" at {node.location}" if node.location else ""
+        return f"{node.target_name()} changes a tensor in place{where}, which functionalization does not cover"
+    return None
+
+
+def _fall_back(compilation: Compilation, reason: str) -> None:
+    if compilation.options.strict_native:
+        raise LoweringError(
+            f"{compilation.name} cannot be compiled to native kernels: {reason}",
+            remedy="wrap the call in torch.no_grad() or rewrite the operation without mutation; "
+            "without strict_native the region runs operator by operator",
+        )
+    compilation.fallback_reason = reason
+    warnings.warn(f"{compilation.name} runs operator by operator: {reason}", FallbackWarning, stacklevel=4)
+    if "transforms" not in compilation.records:
+        _run_stage(compilation, STAGES[1])
+
+
+def _executor(compilation: Compilation) -> Callable[[list[torch.Tensor]], Any] | None:
+    if compilation.artifact is not None:
+        return compilation.artifact.call
+    if compilation.options.backend == "aot_eager" and compilation.operators is not None:
+        module = compilation.operators.module
+    elif compilation.options.backend == "eager" or compilation.fallback_reason:
+        module = compilation.transforms.final
+    else:
+        return None
+    return _flat(module)
+
+
+def _flat(module: GraphModule) -> Callable[[list[torch.Tensor]], tuple]:
+    def run(inputs: list[torch.Tensor]) -> tuple:
+        return Interpreter(module).run(*inputs)
+
+    return run
+
+
+def _warn_about_fallbacks(compilation: Compilation) -> None:
+    if compilation.kernels is None:
+        return
+    for kernel in compilation.kernels.fallbacks:
+        warnings.warn(
+            f"{compilation.name}: {kernel.name} has no native lowering and runs as PyTorch's own operator",
+            FallbackWarning,
+            stacklevel=4,
+        )
