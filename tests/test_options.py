@@ -1,0 +1,63 @@
+"""Options, device specs and decisions."""
+
+from __future__ import annotations
+
+import pytest
+
+from staxlab.errors import OptionError, StaxError
+from staxlab.options import GPU_SPECS, VECTOR_BYTES, Decision, Options, device_spec, host_device_spec
+
+
+def test_mode_presets_come_first_and_options_override_them():
+    assert Options.resolve(mode="max-autotune").autotune
+    assert not Options.resolve(mode="max-autotune", options={"autotune": False}).autotune
+
+
+def test_options_are_hashable_and_distinct():
+    assert len({Options.resolve(), Options.resolve(strict_native=True), Options.resolve()}) == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"options": {"acumulators": 2}}, "did you mean 'accumulators'"),
+        ({"mode": "max-autotun"}, "did you mean 'max-autotune"),
+        ({"options": {"backend": "eager"}}, "unknown option 'backend'"),
+    ],
+)
+def test_unknown_names_are_refused_with_the_nearest(arguments, message):
+    with pytest.raises(OptionError, match=message):
+        Options.resolve(**arguments)
+
+
+def test_targets():
+    assert device_spec("sm_90") is GPU_SPECS["sm_90"]
+    assert device_spec("sm_90").is_gpu
+    assert device_spec("sm_90").compute_capability == 90
+    spec = device_spec("cpu", Options.resolve(options={"instruction_set": "scalar"}))
+    assert (spec.instruction_set, spec.vector_bytes) == ("scalar", VECTOR_BYTES["scalar"])
+    with pytest.raises(OptionError, match="did you mean 'sm_90'"):
+        device_spec("sm90")
+    with pytest.raises(OptionError, match="unknown instruction set"):
+        host_device_spec("avx1024")
+
+
+def test_cuda_without_a_gpu_names_the_alternative():
+    import torch
+
+    if torch.cuda.is_available():
+        pytest.skip("this machine has a GPU")
+    with pytest.raises(OptionError, match="sm_90"):
+        device_spec("cuda")
+
+
+def test_errors_say_what_where_and_what_to_do():
+    from staxlab.provenance import SourceLocation
+
+    error = StaxError("no rule", where=SourceLocation("model.py", 3, "y = f(x)"), remedy="add one")
+    assert str(error) == "no rule\n  at model.py:3: y = f(x)\n  remedy: add one"
+
+
+def test_a_decision_reads_as_a_sentence():
+    decision = Decision("realize", "buf0", "inline", "one user", ("inline", "realize"), (("users", 1),))
+    assert str(decision) == "realize(buf0) = inline: one user [users=1]"
