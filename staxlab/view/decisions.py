@@ -1,0 +1,42 @@
+"""Decisions: "why did it do that?" as a table (records of ``staxlab.options.Decision``).
+
+Every heuristic of the compiler returns its choice together with the alternatives, a reason and the quantities it
+looked at. Here they are rows; ``stages`` of a compilation show their own above or below what they decided about.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from .document import Pane
+from .markup import Html, element, join, table
+
+
+def decisions_table(decisions: Iterable[Any], caption: str = "Decisions") -> Html:
+    """A row per decision: what about, what was chosen, instead of what, why, and on which facts."""
+    rows = []
+    for decision in decisions:
+        others = [str(c) for c in decision.candidates if c != decision.choice]
+        facts = join([element("code", f"{name} = {value}") for name, value in decision.inputs], ", ")
+        what = (
+            [decision.topic.replace("-", " "), " ", element("code", decision.subject)]
+            if decision.subject
+            else decision.topic
+        )
+        choice = element("strong", _spoken(decision.choice))
+        rows.append([element("span", what), choice, ", ".join(others) or "–", decision.reason, facts or "–"])
+    if not rows:
+        return element("p", "No decision was needed.", class_="sx-note")
+    return table(caption, ["question", "choice", "instead of", "because", "given"], rows)
+
+
+def _spoken(choice: Any) -> str:
+    return {True: "yes", False: "no"}.get(choice, str(choice)) if isinstance(choice, bool) else str(choice)
+
+
+def panes(record: Any) -> list[Pane]:
+    """One decision, or several."""
+    decisions = list(record) if isinstance(record, (tuple, list)) else [record]
+    plain = "\n".join(map(str, decisions))
+    return [Pane("decisions", "Decisions", decisions_table(decisions), f"{len(decisions)} taken", plain)]

@@ -1,0 +1,38 @@
+"""The computation graph (Section 3.1), drawn: a diagram and, beside it, the listing that says the same in words.
+
+Both carry the same links. The listing is what remains where a host strips drawings, and what a screen reader reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from ..provenance import Line
+from .document import Pane, View
+from .listing import listing
+from .markup import Html
+from .provenance import node_names
+
+
+def graph_lines(graph: Iterable[Any]) -> list[Line]:
+    """A line per node, as ``Graph.format`` prints it, with the node's origins."""
+    return [Line(node.format(), node.origins) for node in graph]
+
+
+def graph_markup(graph: Any, name: str = "graph") -> Html:
+    """Diagram and listing of a graph."""
+    nodes = list(graph)
+    return listing(graph_lines(nodes), "ir", name=name, label_of=lambda k: nodes[k].name and f"%{nodes[k].name}")
+
+
+def summary_of(graph: Any) -> str:
+    """``2 inputs, 4 operations``."""
+    inputs, calls = len(graph.placeholders), len(graph.calls)
+    return f"{inputs} input{'' if inputs == 1 else 's'}, {calls} operation{'' if calls == 1 else 's'}"
+
+
+def view(record: Any, full: bool = False) -> View:
+    graph = record if hasattr(record, "placeholders") else record.graph
+    pane = Pane("graph", "Graph", graph_markup(graph), summary_of(graph), graph.format())
+    return View("graph", (pane,), names=node_names(graph))
