@@ -15,9 +15,10 @@ Importing this package costs a few milliseconds; matplotlib and a C++ compiler a
 
 from __future__ import annotations
 
-from . import amortize, bytes, rounding, timing
+from . import amortize, bytes, roofline, rounding, timing
 from .amortize import break_even, bucket_bound, expected_versions, minimum_size
 from .bytes import SpeedupDecomposition, Traffic, TrafficModel, decompose, eager_traffic, lower_bound, traffic_model
+from .roofline import Roofline
 from .rounding import condition_number, error_model, summation_bound, unit_roundoff
 from .timing import Comparison, MedianInterval, Ratio, Timing, compare, median_interval, sample
 
@@ -25,6 +26,7 @@ __all__ = [
     "Comparison",
     "MedianInterval",
     "Ratio",
+    "Roofline",
     "SpeedupDecomposition",
     "Timing",
     "Traffic",
@@ -42,6 +44,7 @@ __all__ = [
     "lower_bound",
     "median_interval",
     "minimum_size",
+    "roofline",
     "rounding",
     "sample",
     "summation_bound",

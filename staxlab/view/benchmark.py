@@ -13,7 +13,7 @@ TABLE_STYLE = """
   background: var(--jp-layout-color0, var(--vscode-editor-background, #ffffff));
   padding: 0.4em; overflow-x: auto;
 }
-.stax-measure table { border-collapse: collapse; }
+.stax-measure table { border-collapse: collapse; color: inherit; }
 .stax-measure caption { text-align: left; font-weight: 600; padding-bottom: 0.3em; }
 .stax-measure th, .stax-measure td {
   padding: 0.15em 0.8em; text-align: left; border-bottom: 1px solid #8888;

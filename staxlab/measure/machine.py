@@ -1,0 +1,110 @@
+"""What a measurement was taken on: without it a number says nothing (Section 13.5, external validity).
+
+Both records are plain dicts of JSON types, so that results written on different machines can be put side by side.
+"""
+
+from __future__ import annotations
+
+import datetime
+import os
+import platform
+import sys
+from pathlib import Path
+from typing import Any
+
+_CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
+
+
+def machine_record(device: str = "cpu") -> dict[str, Any]:
+    """Processor, cores, threads PyTorch uses, instruction set, caches and memory; for CUDA the GPU as well."""
+    import torch
+
+    from ..options import host_instruction_set
+
+    record: dict[str, Any] = {
+        "processor": processor_name(),
+        "architecture": platform.machine(),
+        "system": f"{platform.system()} {platform.release().split('-')[0]}",
+        "cores": usable_cores(),
+        "threads": torch.get_num_threads(),
+        "instruction_set": host_instruction_set(),
+        "last_level_cache_bytes": last_level_cache(),
+        "memory_bytes": total_memory(),
+        "device": "cpu",
+    }
+    if device.startswith("cuda"):
+        properties = torch.cuda.get_device_properties(torch.device(device))
+        record["device"] = properties.name
+        record["device_memory_bytes"] = properties.total_memory
+        record["multiprocessors"] = properties.multi_processor_count
+    return record
+
+
+def version_record() -> dict[str, str]:
+    """Versions of what can change a result. Packages that are not loaded are not imported to be asked."""
+    from importlib import metadata
+
+    versions = {"python": platform.python_version()}
+    for package in ("staxlab", "torch", "triton", "jax"):
+        try:
+            versions[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.version.cuda:
+        versions["cuda"] = torch.version.cuda
+    return versions
+
+
+def command_line() -> str:
+    """How this process was started, without the directories of the interpreter and the script."""
+    original = getattr(sys, "orig_argv", None) or [sys.executable, *sys.argv]
+    program = Path(original[0]).name
+    rest = [Path(a).name if os.path.isabs(a) else a for a in original[1:]]
+    return " ".join([program, *rest]) if len(" ".join(rest)) < 400 else f"{program} ..."
+
+
+def timestamp() -> str:
+    """Now, in UTC, to the second, as ISO 8601."""
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+
+
+def processor_name() -> str:
+    """The processor's marketing name, as far as the system tells."""
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.lower().startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine() or "unknown processor"
+
+
+def usable_cores() -> int:
+    """Cores this process may run on."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def last_level_cache(root: Path = _CACHES) -> int | None:
+    """Bytes of the largest data cache the first core reports; None where the system does not say."""
+    sizes = []
+    for index in sorted(root.glob("index*")):
+        try:
+            if (index / "type").read_text().strip() == "Instruction":
+                continue
+            text = (index / "size").read_text().strip()
+            scale = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}.get(text[-1:], 1)
+            sizes.append(int(text.rstrip("KMG")) * scale)
+        except (OSError, ValueError):
+            continue
+    return max(sizes, default=None)
+
+
+def total_memory() -> int | None:
+    """Bytes of main memory; None where the system does not say."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (ValueError, OSError, AttributeError):
+        return None

@@ -1,0 +1,243 @@
+"""Drawing a roofline (Figure 1.1): log-log, units on both axes, readable on light and dark pages, and without eyes.
+
+The same figure serves three readers. A file (PNG, SVG, PDF) sets its own foreground and background. In a notebook the
+SVG is inline and takes both from the host's theme, with literal values where there is none. A terminal gets a plot in
+characters. Ceilings differ by dash pattern and kernels by marker, never by colour alone; the SVG carries a title and a
+description in words. matplotlib is used through its object interface only, so no display and no global state is
+touched.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..errors import MissingDependencyError, OptionError
+from .markup import escape
+from .theme import COLOURS
+
+if TYPE_CHECKING:
+    from ..measure.roofline import Roofline
+
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "<", ">")
+DASHES = ("-", (0, (6, 2)), (0, (2, 2)), (0, (6, 2, 1, 2)), (0, (1, 1)), (0, (9, 3)))
+
+#: Colours of lines and markers, at least 3:1 against both backgrounds (WCAG 2.2, 1.4.11).
+SERIES = ("#2f7fd0", "#c8602a", "#3a8f4f", "#9a62c7", "#b0554f", "#7a7f2f", "#2f8f8f", "#b05a9a", "#6f7a86", "#a67a1f")
+
+#: How an inline SVG finds the host's own colours, by role.
+HOST_COLOURS = {
+    "background": "var(--jp-layout-color0, var(--vscode-editor-background, {}))",
+    "text": "var(--jp-content-font-color1, var(--vscode-editor-foreground, {}))",
+}
+FILE_TYPES = (".png", ".svg", ".pdf")
+
+
+def palette(theme: str) -> dict[str, str]:
+    """Literal colours of the "light" or "dark" theme. OptionError for another name."""
+    if theme not in ("light", "dark"):
+        raise OptionError(f"unknown theme {theme!r}", remedy="choose 'light' or 'dark'")
+    position = ("light", "dark").index(theme)
+    return {role: COLOURS[role][position] for role in ("background", "text")}
+
+
+def extent(roofline: Roofline) -> tuple[float, float, float, float]:
+    """Limits of the plot, powers of ten times 1, 2 or 5: intensity from and to, performance from and to."""
+    intensities = [p.intensity for p in roofline.points]
+    ridge = roofline.ridge if math.isfinite(roofline.ridge) else 10.0
+    left = min([0.05, *(i / 2 for i in intensities)])
+    right = max([ridge * 8, *(i * 2 for i in intensities)])
+    rates = [p.throughput for p in roofline.points]
+    low = [c.value * left for c in roofline.of("bandwidth")] + [r / 2 for r in rates]
+    high = [c.value for c in roofline.of("throughput")] + rates
+    return left, right, min(low, default=1e9) / 1.5, max(high, default=1e12) * 2
+
+
+def build_figure(roofline: Roofline, colours: dict[str, str]) -> Any:
+    """A matplotlib Figure of the roofline. MissingDependencyError without matplotlib."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise MissingDependencyError(
+            "drawing a roofline needs matplotlib", remedy='pip install "staxlab[notebook]"'
+        ) from error
+
+    entries = len(roofline.ceilings) + len(roofline.points)
+    figure = Figure(
+        figsize=(7.2, 4.6 + 0.2 * math.ceil(entries / 2)), layout="constrained", facecolor=colours["background"]
+    )
+    axes = figure.add_subplot()
+    left, right, bottom, top = extent(roofline)
+    axes.set(xscale="log", yscale="log", xlim=(left, right), ylim=(bottom / 1e9, top / 1e9))
+    axes.set_xlabel("Arithmetic intensity (FLOP/byte)")
+    axes.set_ylabel("Performance (GFLOP/s)")
+    axes.set_title(roofline.title, loc="left", fontsize=11)
+    _draw_ceilings(axes, roofline, left, right)
+    for k, point in enumerate(roofline.points):
+        label = f"{point.label}: {point.throughput / 1e9:.3g} GFLOP/s"
+        if math.isfinite(roofline.ridge):
+            label += f" ({100 * roofline.fraction(point):.0f}% of the roof)"
+        axes.plot(
+            [point.intensity], [point.throughput / 1e9], linestyle="none", marker=MARKERS[k % len(MARKERS)],
+            markersize=9, color=SERIES[k % len(SERIES)], markeredgecolor=colours["text"], markeredgewidth=0.8,
+            label=label, zorder=4,
+        )  # fmt: skip
+    if math.isfinite(roofline.ridge):
+        axes.plot(
+            [roofline.ridge] * 2,
+            [bottom / 1e9, roofline.throughput / 1e9],
+            linestyle=":",
+            linewidth=1,
+            color=colours["text"],
+        )
+        axes.annotate(
+            f"ridge {roofline.ridge:.3g} FLOP/byte", (roofline.ridge, bottom / 1e9), xytext=(5, 6),
+            textcoords="offset points", color=colours["text"], fontsize=9,
+        )  # fmt: skip
+    _colour(figure, axes, colours)
+    return figure
+
+
+def _draw_ceilings(axes: Any, roofline: Roofline, left: float, right: float) -> None:
+    """Every ceiling as a line of its own dash pattern; the highest of each kind is the roof, drawn stronger."""
+    highest = max((c.value for c in roofline.of("throughput")), default=math.inf)
+    fastest = max((c.value for c in roofline.of("bandwidth")), default=math.inf)
+    series = 0
+    for kind in ("bandwidth", "throughput"):
+        for k, ceiling in enumerate(roofline.of(kind)):
+            if kind == "bandwidth":
+                knee = min(highest / ceiling.value, right)
+                xs, ys = [left, knee], [ceiling.value * left, ceiling.value * knee]
+            else:
+                xs, ys = (
+                    [min(ceiling.value / fastest, right) if fastest < math.inf else left, right],
+                    [ceiling.value] * 2,
+                )
+            axes.plot(
+                xs, [y / 1e9 for y in ys], linestyle=DASHES[k % len(DASHES)], linewidth=2.4 if k == 0 else 1.3,
+                color=SERIES[-1 - series % len(SERIES)], label=f"{ceiling.name}: {ceiling.text()}", zorder=3 if k == 0
+                else 2,
+            )  # fmt: skip
+            series += 1
+
+
+def _colour(figure: Any, axes: Any, colours: dict[str, str]) -> None:
+    """Foreground and background of everything that is neither line nor marker."""
+    axes.set_facecolor(colours["background"])
+    axes.grid(True, which="major", color=colours["text"], alpha=0.2, linewidth=0.7)
+    axes.tick_params(which="both", colors=colours["text"], labelcolor=colours["text"])
+    for spine in axes.spines.values():
+        spine.set_color(colours["text"])
+    for text in (axes.title, axes._left_title, axes.xaxis.label, axes.yaxis.label):
+        text.set_color(colours["text"])
+    if axes.get_legend_handles_labels()[0]:
+        figure.legend(loc="outside lower left", ncols=2, frameon=False, fontsize=8.5, labelcolor=colours["text"])
+
+
+def svg_text(roofline: Roofline, theme: str | None = None) -> str:
+    """The plot as an SVG element with a title and a description. ``theme=None`` follows the page it is put in."""
+    colours = palette(theme or "light")
+    text = render_svg(build_figure(roofline, colours))
+    return label_svg(text if theme else follow_host(text, colours), roofline.title, roofline.description)
+
+
+def render_svg(figure: Any) -> str:
+    """A figure as an ``<svg>`` element: text kept as text, the same bytes every time."""
+    import matplotlib
+
+    buffer = io.StringIO()
+    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "staxlab", "font.family": ["sans-serif"]}):
+        figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
+    text = buffer.getvalue()
+    return text[text.index("<svg") :]
+
+
+def follow_host(svg: str, colours: dict[str, str]) -> str:
+    """Replace the literal foreground and background by the host's variables, keeping the literal as the fallback."""
+    for role, value in HOST_COLOURS.items():
+        svg = re.sub(rf"(fill|stroke): {colours[role]}\b", rf"\1: {value.format(colours[role])}", svg)
+    return svg
+
+
+def label_svg(svg: str, title: str, description: str) -> str:
+    """Give an SVG a name and a description that assistive technology reads."""
+    head, rest = svg.split(">", 1)
+    head = re.sub(r' (width|height)="[^"]*"', "", head)
+    head += ' role="img" style="max-width: 46em; width: 100%; height: auto"'
+    head += f' aria-label="{escape(title + ". " + description)}"'
+    return f"{head}><title>{escape(title)}</title><desc>{escape(description)}</desc>{rest}"
+
+
+def write_plot(roofline: Roofline, path: Path, theme: str = "light") -> Path:
+    """Write PNG, SVG or PDF by the path's suffix; the description goes into the file."""
+    return write_figure(build_figure(roofline, palette(theme)), path, roofline.title, roofline.description)
+
+
+def write_figure(figure: Any, path: Path, title: str, description: str) -> Path:
+    """Write a matplotlib figure with its alternative text. OptionError for a file type other than PNG, SVG, PDF."""
+    kind = path.suffix.lower()
+    if kind not in FILE_TYPES:
+        raise OptionError(
+            f"cannot write a plot as {path.suffix or path.name!r}", remedy=f"end the name in {', '.join(FILE_TYPES)}"
+        )
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if kind == ".svg":
+        path.write_text(label_svg(render_svg(figure), title, description) + "\n")
+    else:
+        words = {"Title": title, "Description" if kind == ".png" else "Subject": description}
+        figure.savefig(path, dpi=150, metadata=words)
+    return path
+
+
+def figure_html(roofline: Roofline) -> str:
+    """What a notebook shows: the plot inline, the table under it. Without matplotlib, the plot in characters."""
+    from .benchmark import table_html
+
+    try:
+        drawing = svg_text(roofline)
+    except MissingDependencyError as error:
+        drawing = f"<pre>{escape(text_plot(roofline))}</pre><p>{escape(error)}</p>"
+    return f'<figure class="stax-measure" style="margin: 0">{drawing}</figure>\n{table_html(roofline.table())}'
+
+
+# --- In characters ----------------------------------------------------------------------------------------------------
+
+
+def text_plot(roofline: Roofline, width: int = 64, height: int = 16) -> str:
+    """The roofline in characters: ``/`` and ``-`` for the roof, a letter per kernel."""
+    if not roofline.of("bandwidth") or not roofline.of("throughput"):
+        return "(a roofline needs a bandwidth and a throughput: nothing to draw)"
+    left, right, bottom, top = (math.log10(v) for v in extent(roofline))
+
+    def column(intensity: float) -> int:
+        return round((math.log10(intensity) - left) / (right - left) * (width - 1))
+
+    def row(rate: float) -> int:
+        return round((top - math.log10(rate)) / (top - bottom) * (height - 1))
+
+    grid = [[" "] * width for _ in range(height)]
+    for c in range(width):
+        intensity = 10 ** (left + (right - left) * c / (width - 1))
+        r = row(roofline.attainable(intensity))
+        if 0 <= r < height:
+            grid[r][c] = "/" if intensity < roofline.ridge else "-"
+    legend = []
+    for k, point in enumerate(roofline.points):
+        letter = chr(ord("A") + k % 26)
+        r, c = row(point.throughput), column(point.intensity)
+        if 0 <= r < height and 0 <= c < width:
+            grid[r][c] = letter
+        legend.append(f"  {letter}  {point.label}")
+    labels = {row(10.0**e): f"{10.0 ** (e - 9):g}" for e in range(math.ceil(bottom), math.floor(top) + 1)}
+    lines = ["GFLOP/s"]
+    lines += [f"{labels.get(r, ''):>8} |{''.join(cells)}".rstrip() for r, cells in enumerate(grid)]
+    lines.append(" " * 9 + "+" + "-" * width)
+    axis = [" "] * (width + 10)
+    for e in range(math.ceil(left), math.floor(right) + 1):
+        text, at = f"{10.0**e:g}", 10 + column(10.0**e)
+        axis[at : at + len(text)] = text
+    lines += ["".join(axis).rstrip(), " " * 10 + "FLOP/byte", *legend]
+    return "\n".join(lines)
