@@ -1,0 +1,1 @@
+"""Section 3: graph capture by hybrid run-time tracing."""

