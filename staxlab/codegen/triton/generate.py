@@ -1,0 +1,70 @@
+"""From a schedule to Triton kernels: one readable kernel per node (Sections 9.1 to 9.5)."""
+
+from __future__ import annotations
+
+from ...errors import CodegenError
+from ...options import DeviceSpec, Options
+from ...schedule.records import Schedule, ScheduleNode
+from ..kernel import Kernel, KernelSet
+from .kernel_text import KernelWriter
+from .launch import choose_launch
+from .tiling import choose_form
+
+
+def generate(schedule: Schedule, options: Options, device: DeviceSpec) -> KernelSet:
+    """A :class:`Kernel` for every schedule node, in order; extern nodes become extern kernels.
+
+    ``launch`` of a Triton kernel holds ``form``, ``grid`` (three numbers; a zero means nothing to do), ``constants``
+    (values of the ``tl.constexpr`` parameters), ``sizes`` (values of the size parameters, in order), ``num_warps``,
+    ``num_stages`` and ``options`` (what the compiler is given besides). Raises CodegenError where a node cannot be
+    expressed, naming it.
+    """
+    return KernelSet(tuple(_kernel(schedule, node, n, device) for n, node in enumerate(schedule.nodes)))
+
+
+def _kernel(schedule: Schedule, node: ScheduleNode, number: int, device: DeviceSpec) -> Kernel:
+    if node.kind == "extern":
+        from ..extern import extern_kernel
+
+        return extern_kernel(schedule, node, device)
+    try:
+        return triton_kernel(schedule, node, f"_fused_{number}", device)
+    except CodegenError as error:
+        raise CodegenError(f"{node.name}: {error.what}", remedy=error.remedy) from error
+
+
+def triton_kernel(schedule: Schedule, node: ScheduleNode, suffix: str, device: DeviceSpec) -> Kernel:
+    """The kernel of one pointwise or reduction node; ``suffix`` completes its name ("triton_per" + suffix)."""
+    form = choose_form(schedule, node)
+    element_bytes = sum(schedule.layouts[b].dtype.itemsize for b in {a.buffer for a in node.reads}) or 4
+    launch = choose_launch(form, node.name, element_bytes, device)
+    name = f"triton_{form.prefix}{suffix}"
+    text = KernelWriter(schedule, node, form, launch, name).write()
+    constants = dict(launch.blocks)
+    if form.kind == "persistent":
+        del constants["R0_BLOCK"]
+    compiler_options: dict[str, object] = {"enable_fp_fusion": False, "enable_reflect_ftz": False}
+    if text.asserts:
+        compiler_options |= {"debug": True, "sanitize_overflow": False}
+    return Kernel(
+        name=name,
+        language="triton",
+        lines=text.lines,
+        arguments=text.arguments,
+        nodes=(node.name,),
+        device=device,
+        origins=node.origins,
+        launch={
+            "form": form.kind,
+            "grid": launch.grid,
+            "constants": constants,
+            "sizes": {dim.size_name: dim.numel for dim in form.space.dims},
+            "num_warps": launch.num_warps,
+            "num_stages": launch.num_stages,
+            "options": compiler_options,
+        },
+        bytes_read=schedule.bytes_read(node),
+        bytes_written=schedule.bytes_written(node),
+        operations=node.operations,
+        decisions=(*form.decisions, launch.decision),
+    )

@@ -1,0 +1,338 @@
+"""Putting a kernel's text together: signature, index vectors, masks, computation, reduction, store (Section 9.2).
+
+Four parts, as in Listing 9.1: (1) sizes as constants, so that Triton can simplify addresses and masks; (2) index
+vectors and the masks of blocks that may hang over the edge; (3) one line per operation of the loop body, written by
+:class:`~staxlab.codegen.triton.handler.TritonOps`; (4) the reduction along the second axis of the block, and the store.
+
+A looped reduction (Section 9.4) carries a whole block of partial results around its loop and merges along the row only
+once, after it: lane ``k`` adds up elements ``k, k + R0_BLOCK, k + 2*R0_BLOCK, ...``. The order is fixed by the block
+size alone, so the result is the same from run to run.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from ...errors import CodegenError
+from ...loops.expressions import Expr
+from ...loops.ir import Layout
+from ...provenance import CodeWriter, Line, Origins
+from ...schedule.records import Schedule, ScheduleNode
+from ..kernel import KernelArgument
+from .handler import BlockValue, Emission, TritonOps
+from .launch import GRID_LIMIT, Launch
+from .operations import HELPERS, ROWS, constant_text, helper_closure, triton_dtype
+from .space import BlockDim
+from .tiling import Form
+
+INDEX_PADDING = 2**31 - 1  # the position that lanes outside a row carry in argmax: larger than any real one
+
+
+@dataclass(frozen=True)
+class KernelText:
+    """A finished text: its lines, its arguments in order, and whether it contains run-time checks."""
+
+    lines: tuple[Line, ...]
+    arguments: tuple[KernelArgument, ...]
+    asserts: bool
+    kernel_line: int
+
+
+def neutral_element(kind: str, dtype: torch.dtype) -> bool | int | float:
+    """The value that changes nothing when merged (Definition 6.3). CodegenError if the reduction has none."""
+    if kind in ("sum", "any"):
+        return False if dtype == torch.bool else 0
+    if kind in ("prod", "all"):
+        return True if dtype == torch.bool else 1
+    if kind in ("amax", "argmax", "amin", "argmin"):
+        lowest = kind in ("amax", "argmax")
+        if dtype == torch.bool:
+            return not lowest
+        if dtype.is_floating_point:
+            return float("-inf") if lowest else float("inf")
+        return torch.iinfo(dtype).min if lowest else torch.iinfo(dtype).max
+    raise CodegenError(f"reduction {kind!r} has no Triton form")
+
+
+class KernelWriter:
+    """Writes one schedule node as a kernel of the given form and launch configuration."""
+
+    def __init__(self, schedule: Schedule, node: ScheduleNode, form: Form, launch: Launch, name: str):
+        self.schedule, self.node, self.form, self.launch, self.name = schedule, node, form, launch, name
+        self.space = form.space
+        self.outer, self.inner = CodeWriter(), CodeWriter()
+        self.looped = form.kind == "looped"
+        if not self.looped:
+            self.inner = self.outer  # no loop: every line in program order
+        self.arguments = self._arguments()
+        layouts: dict[str, Layout] = schedule.layouts
+        masks = frozenset(dim.prefix for dim in self.space.dims if not launch.divides(dim))
+        self.emission = Emission(
+            space=self.space,
+            outer=self.outer,
+            inner=self.inner,
+            masks=masks,
+            pointers={a.buffer: a.name for a in self.arguments},
+            dtypes={a.buffer: layouts[a.buffer].dtype for a in self.arguments},
+            cache_hint=self._cache_hint,
+            zero_fill=form.kind != "pointwise",
+        )
+
+    def _arguments(self) -> tuple[KernelArgument, ...]:
+        layouts = self.schedule.layouts
+        read = () if self.constant_result is not None else dict.fromkeys(a.buffer for a in self._loads())
+        written = self.node.buffers[0]
+        arguments = [KernelArgument(f"in_ptr{k}", b, "input", layouts[b].dtype) for k, b in enumerate(read)]
+        arguments.append(KernelArgument("out_ptr0", written, "output", layouts[written].dtype))
+        return tuple(arguments)
+
+    def _loads(self) -> tuple:
+        return self.node.body.reads()
+
+    @property
+    def constant_result(self) -> bool | int | float | None:
+        """What an empty reduction yields everywhere, or None if the node is not one."""
+        if self.node.kind != "reduction" or self.node.reduction_numel:
+            return None
+        if self.node.reduction in ("argmax", "argmin", "amax", "amin"):
+            raise CodegenError(f"{self.node.name}: {self.node.reduction} of no elements has no value")
+        return neutral_element(self.node.reduction, self.node.accumulate_dtype)
+
+    def _cache_hint(self, buffer: str, flattened: Expr) -> str:
+        """Data read once should not push data that is read again out of the cache."""
+        if self.form.kind == "pointwise":
+            return ""
+        return "evict_first" if self.space.dims_of(flattened) == self.space.all else "evict_last"
+
+    # -- the parts ----------------------------------------------------------------------------------------------------
+
+    def write(self) -> KernelText:
+        """The kernel's text. CodegenError for what Triton cannot express."""
+        ops = TritonOps(self.emission, self.node.origins)
+        if self.constant_result is not None:
+            value = ops.constant(self.constant_result, self.node.accumulate_dtype)
+            result, origins = value, self.node.origins
+        else:
+            value = self.node.body.replay(ops)
+            origins = self.own_origins
+            result = value if self.form.kind == "pointwise" else self._reduce(value, origins)
+        self._store(result, origins)
+        return self._assemble()
+
+    @property
+    def own_origins(self) -> Origins:
+        """Where the reduction and the store come from: the buffer's own nodes, those no operation of the body has;
+        of a pointwise node, those of the operation whose value is stored."""
+        result = next(s.origins for s in self.node.body.all_statements() if s.id == self.node.body.result)
+        own = self.node.origins - self.node.body.origins
+        return own or (result if self.form.kind == "pointwise" else self.node.origins)
+
+    def _assemble(self) -> KernelText:
+        head = self._head()
+        top, body = CodeWriter(), CodeWriter()
+        with body.indent():
+            head_lines = head.lines()
+            body.extend(head_lines)
+            body.extend(self.outer.lines())
+        for line in self._description():
+            top.emit(f"# {line}", self.node.origins)
+        top.emit("import triton")
+        top.emit("import triton.language as tl")
+        if self.emission.library:
+            top.emit("from triton.language.extra import libdevice  # the accurate mathematical functions of CUDA")
+        for name in helper_closure(list(self.emission.helpers)):
+            top.emit()
+            top.emit(HELPERS[name].rstrip("\n"))
+        top.emit()
+        top.emit()
+        parameters = [a.name for a in self.arguments]
+        parameters += [dim.size_name for dim in self.space.dims]
+        parameters += [f"{name}: tl.constexpr" for name in self._constexprs()]
+        top.emit("@triton.jit")
+        top.emit(f"def {self.name}({', '.join(parameters)}):", self.node.origins)
+        kernel_line = len(top.lines())
+        return KernelText((*top.lines(), *body.lines()), self.arguments, self.emission.asserts, kernel_line)
+
+    def _constexprs(self) -> list[str]:
+        """Block sizes that are parameters; a persistent row's size is fixed by its length."""
+        return [name for name in self.launch.blocks if not (name == "R0_BLOCK" and self.form.kind == "persistent")]
+
+    def _description(self) -> list[str]:
+        node = self.node
+        written = f"{node.buffers[0]}: {self.schedule.layouts[node.buffers[0]]}"
+        if self.form.kind == "pointwise":
+            blocks = " x ".join(dim.block_name for dim in self.space.dims)
+            lines = [f"Pointwise kernel of {node.name}: every program instance makes {blocks} elements."]
+        else:
+            how = (
+                "one program instance holds whole rows in registers (persistent)"
+                if self.form.kind == "persistent"
+                else "each program instance walks along its rows, R0_BLOCK elements at a time (looped)"
+            )
+            lines = [f"Reduction kernel of {node.name} ({node.reduction}): {how}."]
+        return [*lines, f"Writes {written}"]
+
+    def _head(self) -> CodeWriter:
+        """Sizes, index vectors and masks."""
+        head = CodeWriter()
+        origins = self.node.origins
+        for dim in self.space.dims:
+            big = dim.numel > INDEX_PADDING
+            value = f"tl.full([], {dim.numel}, tl.int64)" if big else str(dim.numel)
+            head.emit(f"{dim.size_name} = {value}  # a constant of this version", origins)
+        if self.form.kind == "persistent":
+            size = self.launch.blocks["R0_BLOCK"]
+            head.emit(f"R0_BLOCK: tl.constexpr = {size}  # the power of two that holds a row", origins)
+        used = self._loop_names_used()
+        for dim in self.space.dims:
+            if dim.prefix != "r0_":
+                self._program_index(head, dim, used)
+        if self.form.kind == "persistent":
+            dim = self.space.dim("r0_")
+            head.emit(f"r0_index = tl.arange(0, R0_BLOCK){dim.slicing}", origins)
+            self._mask(head, dim)
+            self._loop_variables(head, dim, used)
+        elif self.looped:
+            head.emit(f"r0_base = tl.arange(0, R0_BLOCK){self.space.dim('r0_').slicing}", origins)
+        return head
+
+    def _loop_names_used(self) -> set[str]:
+        expressions = [access.index for access in (*self.node.reads, *self.node.writes)]
+        for statement in self.node.body.all_statements():
+            expressions += [argument for argument in statement.args if isinstance(argument, Expr)]
+        return self.space.used_names(self.space.flatten(expression) for expression in expressions)
+
+    def _program_index(self, head: CodeWriter, dim: BlockDim, used: set[str]) -> None:
+        axis = 1 if dim.prefix == "y" else 0
+        number = f"tl.program_id({axis})"
+        if dim.prefix == "y" and -(-dim.numel // self.launch.blocks["YBLOCK"]) > GRID_LIMIT:
+            number = "(tl.program_id(1) + tl.program_id(2) * tl.num_programs(1))"
+        if self.form.wide:
+            number += ".to(tl.int64)"
+        origins = self.node.origins
+        head.emit(f"{dim.prefix}offset = {number} * {dim.block_name}", origins)
+        lanes = f"tl.arange(0, {dim.block_name}){dim.slicing}"
+        head.emit(f"{dim.index_name} = {dim.prefix}offset + {lanes}", origins)
+        self._mask(head, dim)
+        self._loop_variables(head, dim, used)
+
+    def _mask(self, writer: CodeWriter, dim: BlockDim) -> None:
+        if dim.prefix in self.emission.masks:
+            writer.emit(f"{dim.mask_name} = {dim.index_name} < {dim.size_name}", self.node.origins)
+        elif dim.block_name in self._constexprs() and dim.prefix != "r0_":
+            # No mask was emitted, so a launch with a block size that does not divide must not compile.
+            why = f'"{dim.block_name} must divide {dim.numel}: the kernel has no {dim.mask_name}"'
+            writer.emit(f"tl.static_assert({dim.numel} % {dim.block_name} == 0, {why})", self.node.origins)
+
+    def _loop_variables(self, writer: CodeWriter, dim: BlockDim, used: set[str]) -> None:
+        for symbol, value in dim.values().items():
+            name = dim.loop_name(symbol)
+            if name in used and self.space.names.get(value) == name:
+                writer.emit(f"{name} = {value.format()}", self.node.origins)
+
+    def _store(self, value: BlockValue, origins: Origins) -> None:
+        node, space = self.node, self.space
+        index = space.flatten(node.writes[0].index) if node.writes else Expr.of(0)
+        stored = frozenset(d.prefix for d in space.dims if self.form.kind == "pointwise" or d.prefix != "r0_")
+        ops = TritonOps(self.emission, origins)
+        address, _ = ops.address("out_ptr0", index, stored)
+        mask, _ = ops.mask_for(stored)
+        self.outer.emit(f"tl.store({address}, {value}{', ' + mask if mask else ''})", origins)
+
+    # -- reductions ---------------------------------------------------------------------------------------------------
+
+    def _row_mask(self) -> str:
+        """The mask of elements that take part in the reduction; rows past the end are never stored."""
+        return "r0_mask" if "r0_" in self.emission.masks else ""
+
+    def _reduce(self, value: BlockValue, origins: Origins) -> BlockValue:
+        ops = TritonOps(self.emission, origins)
+        kind, dtype = self.node.reduction, self.node.accumulate_dtype
+        if dtype == torch.bool:
+            # One bit cannot be merged by maximum and minimum; a byte can, and "any" is the maximum of 0 and 1.
+            value = ops.emit(f"{value}.to(tl.int8)", torch.int8, value.dims)
+            kind = {"any": "amax", "all": "amin"}.get(kind, kind)
+            dtype = torch.int8
+        elif kind in ("any", "all"):
+            raise CodegenError(f"{self.node.name}: {kind} merges bools, not {dtype}")
+        value = ops.broadcast(value)
+        if kind in ("argmax", "argmin"):
+            return self._reduce_positions(ops, value, kind, dtype)
+        neutral = constant_text(neutral_element(kind, dtype), dtype)
+        mask = self._row_mask()
+        if self.looped:
+            total = f"_{ops.fresh()}"
+            merged = self._merge_text(ops, kind, dtype, total, value.name)
+            if mask:
+                merged = f"tl.where({mask}, {merged}, {total})"
+            self.inner.emit(f"{total} = {merged}", origins)
+            start = f"{total} = tl.full({self.space.shape()}, {neutral}, {triton_dtype(dtype)})"
+            self._close_loop([(start, origins)])
+            value = BlockValue(total, dtype, self.space.all)
+        elif mask:
+            note = "past the row's end: the neutral element"
+            value = ops.emit(f"tl.where({mask}, {value}, {neutral})", dtype, self.space.all, note)
+        rows = frozenset({"x"})
+        text = ops.use(self._along_row(kind, dtype, value.name))
+        return ops.emit(f"{text}[:, None].to({triton_dtype(dtype)})", dtype, rows, kind)
+
+    def _merge_text(self, ops: TritonOps, kind: str, dtype: torch.dtype, a: str, b: str) -> str:
+        """How a lane's partial result takes in one more element."""
+        operation = {"sum": "add", "prod": "mul", "amax": "maximum", "amin": "minimum"}[kind]
+        return ops.use(ROWS[operation].template(dtype).format(a=a, b=b, T=triton_dtype(dtype)))
+
+    def _along_row(self, kind: str, dtype: torch.dtype, value: str) -> str:
+        """How a block merges along its second axis."""
+        if kind == "sum":
+            return f"tl.sum({value}, 1)"
+        if kind == "prod":
+            return f"tl.reduce({value}, 1, merge_product)"
+        if not dtype.is_floating_point:
+            return f"tl.{'max' if kind == 'amax' else 'min'}({value}, 1)"
+        return f"tl.reduce({value}, 1, {'merge_greater' if kind == 'amax' else 'merge_smaller'})"
+
+    def _reduce_positions(self, ops: TritonOps, value: BlockValue, kind: str, dtype: torch.dtype) -> BlockValue:
+        """argmax and argmin: (value, position) pairs; a lane outside the row carries a position past every real one."""
+        origins, shape, mask = ops.origins, self.space.shape(), self._row_mask()
+        neutral = constant_text(neutral_element(kind, dtype), dtype)
+        merge = ops.use(f"merge_{kind}")
+        large = self.space.dim("r0_").numel > INDEX_PADDING
+        index_type, padding = ("tl.int64", 2**63 - 1) if large else ("tl.int32", INDEX_PADDING)
+        here = ops.emit(
+            f"tl.broadcast_to(r0_index.to({index_type}), {shape})", torch.int32, self.space.all, "positions in the row"
+        )
+        if mask:
+            value = ops.emit(f"tl.where({mask}, {value}, {neutral})", dtype, self.space.all)
+            here = ops.emit(f"tl.where({mask}, {here}, {padding})", torch.int32, self.space.all)
+        if self.looped:
+            best, place = f"_{ops.fresh()}", f"_{ops.fresh()}"
+            self.inner.emit(f"{best}, {place} = {merge}({best}, {place}, {value}, {here})", origins)
+            self._close_loop(
+                [
+                    (f"{best} = tl.full({shape}, {neutral}, {triton_dtype(dtype)})", origins),
+                    (f"{place} = tl.full({shape}, {padding}, {index_type})", origins),
+                ]
+            )
+            value = BlockValue(best, dtype, self.space.all)
+            here = BlockValue(place, torch.int32, self.space.all)
+        rows = frozenset({"x"})
+        first, second = ops.fresh(), ops.fresh()
+        self.outer.emit(f"{first}, {second} = tl.reduce(({value}, {here}), 1, {merge})", origins)
+        return ops.emit(f"{second}[:, None].to(tl.int64)", torch.int64, rows, kind)
+
+    def _close_loop(self, starts: list[tuple[str, Origins]]) -> None:
+        """Put the accumulators and the loop around everything written to the inner writer so far."""
+        origins, dim = self.node.origins, self.space.dim("r0_")
+        for text, own in starts:
+            self.outer.emit(text, own)
+        self.outer.emit("for r0_offset in tl.range(0, r0_numel, R0_BLOCK):", origins)
+        with self.outer.indent():
+            position = "(r0_offset + r0_base).to(tl.int64)" if self.form.wide else "r0_offset + r0_base"
+            self.outer.emit(f"r0_index = {position}", origins)
+            self._mask(self.outer, dim)
+            self._loop_variables(self.outer, dim, self._loop_names_used())
+            self.outer.extend(self.inner.lines())
+        # What comes after the loop must not go into it.
+        self.emission.inner = self.outer

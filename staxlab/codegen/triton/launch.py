@@ -1,0 +1,126 @@
+"""How a kernel is launched: block sizes, warps and grid, by rule (Sections 9.1 and 9.6).
+
+By Little's law the memory system is busy only while ``latency * bandwidth`` bytes are in flight; divided by the
+number of multiprocessors that is some 20 KiB each on a Hopper card. One program instance contributes what its block
+loads, and a multiprocessor holds as many instances as threads and registers allow. So the rules aim at
+
+* 16 bytes per load instruction and a few of them per thread: wide loads, independent of each other,
+* at least two instances per multiprocessor where the problem is large enough, so that none idles,
+* no larger a block than the problem: a block of 1024 lanes for 100 elements is a tenth used.
+
+The rules only choose; a later autotuner measures (Algorithm 9.1). Whatever is chosen is kept as a :class:`Decision`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from ...options import Decision, DeviceSpec
+from .space import BlockDim
+from .tiling import Form, next_power_of_two
+
+LATENCY = 600e-9  # seconds from a load to its data, the chapter's estimate
+GRID_LIMIT = 65535  # largest second grid dimension
+
+
+@dataclass(frozen=True)
+class Launch:
+    """A launch configuration: ``blocks`` by constexpr name, warps per instance, pipeline stages, and the grid."""
+
+    blocks: dict[str, int]
+    num_warps: int
+    num_stages: int
+    grid: tuple[int, int, int]
+    decision: Decision
+
+    def divides(self, dim: BlockDim) -> bool:
+        """Whether every block along ``dim`` is full, so that no mask is needed. An empty dimension has no block."""
+        return dim.numel > 0 and dim.numel % self.blocks[dim.block_name] == 0
+
+
+def bytes_in_flight_wanted(device: DeviceSpec) -> int:
+    """Little's law per multiprocessor: latency times bandwidth over the number of multiprocessors."""
+    bandwidth = device.nominal_bandwidth or 3.35e12
+    return int(LATENCY * bandwidth / max(device.multiprocessors, 1))
+
+
+def choose_launch(form: Form, name: str, element_bytes: int, device: DeviceSpec) -> Launch:
+    """The configuration the rules give. ``element_bytes``: bytes loaded per point of the block, all inputs together."""
+    wanted = 2 * max(device.multiprocessors, 1)
+    if form.kind == "pointwise" and len(form.space.dims) == 1:
+        blocks, warps = _one_dimension(form.space.dims[0].numel, wanted)
+    elif form.kind == "pointwise":
+        blocks, warps = _rectangle(form.space.dim("y").numel, form.space.dim("x").numel, wanted)
+    elif form.kind == "persistent":
+        blocks, warps = _persistent(form.space.dim("x").numel, form.space.dim("r0_").numel, form.inner, wanted)
+    else:
+        blocks, warps = _looped(form.space.dim("x").numel, form.space.dim("r0_").numel, form.inner, wanted)
+    grid = _grid(form, blocks)
+    instances = grid[0] * grid[1] * grid[2]
+    tile = 1
+    for size in blocks.values():
+        tile *= size
+    resident = device.max_threads_per_multiprocessor // (32 * warps)
+    per_multiprocessor = min(resident, -(-instances // max(device.multiprocessors, 1)))
+    in_flight = per_multiprocessor * tile * element_bytes
+    need = bytes_in_flight_wanted(device)
+    chosen = ", ".join(f"{key}={value}" for key, value in blocks.items()) + f", num_warps={warps}"
+    if in_flight >= need:
+        reason = f"{in_flight} bytes in flight per multiprocessor cover the {need} that Little's law asks for"
+    else:
+        reason = f"the problem is too small to keep {need} bytes in flight per multiprocessor; {in_flight} are"
+    inputs: tuple[tuple[str, Any], ...] = (
+        ("instances", instances), ("elements per thread", max(1, tile // (32 * warps))),
+        ("resident instances", per_multiprocessor), ("bytes per point", element_bytes),
+    )  # fmt: skip
+    return Launch(blocks, warps, 1, grid, Decision("launch", name, chosen, reason, (), inputs))
+
+
+def _shrink(block: int, numel: int, wanted: int, smallest: int) -> int:
+    """Halve a block until there are enough instances or it gets too small to be worth one."""
+    block = min(block, next_power_of_two(max(numel, 1)))
+    while block > smallest and -(-numel // block) < wanted:
+        block //= 2
+    return block
+
+
+def _warps(tile: int, per_thread: int, most: int = 8) -> int:
+    return max(1, min(most, tile // (32 * per_thread)))
+
+
+def _one_dimension(numel: int, wanted: int) -> tuple[dict[str, int], int]:
+    block = _shrink(1024, numel, wanted, 128)
+    return {"XBLOCK": block}, _warps(block, 8)
+
+
+def _rectangle(ynumel: int, xnumel: int, wanted: int) -> tuple[dict[str, int], int]:
+    y = min(32, next_power_of_two(max(ynumel, 1)))
+    x = min(32, next_power_of_two(max(xnumel, 1)))
+    return {"YBLOCK": y, "XBLOCK": x}, _warps(y * x, 8)
+
+
+def _persistent(xnumel: int, length: int, inner: bool, wanted: int) -> tuple[dict[str, int], int]:
+    row = next_power_of_two(length)
+    rows = _shrink(max(1, 2048 // row), xnumel, wanted, 1 if inner else 32)
+    return {"XBLOCK": rows, "R0_BLOCK": row}, _warps(rows * row, 8)
+
+
+def _looped(xnumel: int, length: int, inner: bool, wanted: int) -> tuple[dict[str, int], int]:
+    if inner:
+        step = min(2048, next_power_of_two(length))
+        return {"XBLOCK": 1, "R0_BLOCK": step}, _warps(step, 8)
+    rows = _shrink(64, xnumel, wanted, 32)
+    step = min(2048 // rows, next_power_of_two(length))
+    return {"XBLOCK": rows, "R0_BLOCK": step}, _warps(rows * step, 8)
+
+
+def _grid(form: Form, blocks: dict[str, int]) -> tuple[int, int, int]:
+    """Instances along each grid axis. A second axis longer than the hardware allows spills into the third."""
+    dims = {dim.prefix: dim for dim in form.space.dims}
+    x = -(-dims["x"].numel // blocks["XBLOCK"])
+    if "y" not in dims:
+        return (x, 1, 1)
+    y = -(-dims["y"].numel // blocks["YBLOCK"])
+    z = -(-y // GRID_LIMIT) if y else 1
+    return (x, -(-y // z), z)

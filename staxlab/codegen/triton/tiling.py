@@ -1,0 +1,140 @@
+"""Which form a kernel takes and which loops lie along which dimension of its block (Sections 9.3 and 9.4).
+
+A warp reads memory in 32-byte sectors, so what counts is whether *neighbouring lanes* touch neighbouring elements. For
+a pointwise kernel every access votes with its bytes: it can be coalesced along the loop in which its subscript steps by
+one. If all votes fall on the innermost loop, one dimension is enough; if some fall on another loop (Example 6.1, where
+a transposed tensor meets one that is not), a rectangle of both loops coalesces them all.
+
+For a reduction the question is whether the innermost reduction loop is the one that steps by one ("inner": lanes run
+along a row) or an outer loop is ("outer": lanes run across rows), and whether a whole row fits into registers.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from ...loops.body import MemoryAccess
+from ...loops.expressions import Expr, Symbol
+from ...options import Decision
+from ...schedule.records import Schedule, ScheduleNode
+from .space import INT32_MAX, BlockSpace, coefficient_along, group, largest_magnitude
+
+PERSISTENT_INNER = 1024  # longest row kept in registers when lanes run along it
+PERSISTENT_OUTER = 64  # and when lanes run across rows
+SMALLEST_TILED_EXTENT = 4  # a rectangle thinner than this coalesces nothing
+
+
+@dataclass(frozen=True)
+class Form:
+    """The shape of a kernel: "pointwise", "persistent" or "looped"; its block space; ``inner`` for a reduction whose
+    lanes run along the row; ``wide`` when subscripts need 64 bits; and why."""
+
+    kind: str
+    space: BlockSpace
+    inner: bool
+    wide: bool
+    decisions: tuple[Decision, ...]
+
+    @property
+    def prefix(self) -> str:
+        return {"pointwise": "poi", "persistent": "per", "looped": "red"}[self.kind]
+
+
+def next_power_of_two(n: int) -> int:
+    return 1 << max(n - 1, 0).bit_length()
+
+
+def accesses_of(node: ScheduleNode) -> list[MemoryAccess]:
+    return [*node.reads, *node.writes]
+
+
+def coalesced_bytes(schedule: Schedule, node: ScheduleNode, loop: Symbol) -> int:
+    """Bytes of the accesses whose subscript steps by one along ``loop``."""
+    return sum(schedule.bytes_of(access) for access in accesses_of(node) if coefficient_along(access.index, loop) == 1)
+
+
+def choose_form(schedule: Schedule, node: ScheduleNode) -> Form:
+    """The form of a node's kernel with the decisions that led to it."""
+    if node.kind == "pointwise" or node.reduction_numel == 0:
+        space, decision = _pointwise_space(schedule, node)
+        kind, inner, decisions = "pointwise", True, [decision]
+    else:
+        space, kind, inner, decisions = _reduction_space(schedule, node)
+    wide, width = _index_width(node, space)
+    return Form(kind, space, inner, wide, (*decisions, width))
+
+
+def _extents(node: ScheduleNode) -> dict[Symbol, int]:
+    body = node.body
+    found = dict(zip(body.indices, node.ranges, strict=True))
+    found.update(zip(body.reduction_indices, node.reduction_ranges, strict=True))
+    return found
+
+
+def _pointwise_space(schedule: Schedule, node: ScheduleNode) -> tuple[BlockSpace, Decision]:
+    loops, extents = node.body.indices, _extents(node)
+    votes = {loop: coalesced_bytes(schedule, node, loop) for loop in loops}
+    candidates: list[tuple[int, int]] = []  # (coalesced bytes, loops in the outer group); 0 is one dimension
+    if loops:
+        candidates.append((votes[loops[-1]], 0))
+    for split in range(1, len(loops)):
+        thin = min(extents[loops[split - 1]], extents[loops[-1]]) < SMALLEST_TILED_EXTENT
+        if not thin:
+            candidates.append((votes[loops[-1]] + votes[loops[split - 1]], split))
+    best, split = max(candidates, key=lambda c: (c[0], -c[1]), default=(0, 0))
+    total = sum(schedule.bytes_of(access) for access in accesses_of(node))
+    if split:
+        dims = (group("y", loops[:split], extents, 0, 2), group("x", loops[split:], extents, 1, 2))
+        reason = f"accesses step by one along different loops; a rectangle coalesces {best} of {total} bytes"
+    else:
+        dims = (group("x", loops, extents, 0, 1),)
+        reason = f"one dimension coalesces {best} of {total} bytes and no rectangle coalesces more"
+    decision = Decision(
+        "tiling", node.name, f"{len(dims)}-D", reason, ("1-D", "2-D"),
+        tuple((f"coalesced bytes along {loop}", amount) for loop, amount in votes.items()),
+    )  # fmt: skip
+    return BlockSpace(dims), decision
+
+
+def _reduction_space(schedule: Schedule, node: ScheduleNode) -> tuple[BlockSpace, str, bool, list[Decision]]:
+    extents = _extents(node)
+    rows, columns = node.body.indices, node.body.reduction_indices
+    along = _read_bytes(schedule, node, columns[-1]) if columns else 0
+    across = _read_bytes(schedule, node, rows[-1]) if rows else 0
+    inner = along >= across
+    length = node.reduction_numel
+    limit = PERSISTENT_INNER if inner else PERSISTENT_OUTER
+    kind = "persistent" if length <= limit else "looped"
+    space = BlockSpace((group("x", rows, extents, 0, 2), group("r0_", columns, extents, 1, 2)))
+    along_rows, across_rows = "lanes run along the reduction", "neighbouring results, not terms, are adjacent in memory"
+    direction = Decision(
+        "reduction-direction", node.name, "inner" if inner else "outer", along_rows if inner else across_rows,
+        ("inner", "outer"), (("bytes contiguous along the reduction", along), ("across it", across)),
+    )  # fmt: skip
+    fits = "fits into" if kind == "persistent" else "does not fit into"
+    form = Decision(
+        "persistent-reduction", node.name, kind,
+        f"a row of {length} elements {fits} the registers of one program instance (limit {limit})",
+        ("persistent", "looped"), (("reduction length", length), ("limit", limit)),
+    )  # fmt: skip
+    return space, kind, inner, [direction, form]
+
+
+def _read_bytes(schedule: Schedule, node: ScheduleNode, loop: Symbol) -> int:
+    return sum(schedule.bytes_of(a) for a in node.reads if coefficient_along(a.index, loop) == 1)
+
+
+def _index_width(node: ScheduleNode, space: BlockSpace) -> tuple[bool, Decision]:
+    """32-bit subscripts where every one provably fits, with room for the lanes past the end of the last block."""
+    room = 1 << 16
+    largest = max((dim.numel + room for dim in space.dims), default=0)
+    expressions: list[Expr] = [access.index for access in accesses_of(node)]
+    for statement in node.body.all_statements():
+        expressions += [argument for argument in statement.args if isinstance(argument, Expr)]
+    for expression in expressions:
+        largest = max(largest, largest_magnitude(space.flatten(expression)))
+    wide = not largest <= INT32_MAX
+    shown = "unbounded" if math.isinf(largest) else int(largest)
+    reason = f"the largest subscript is {shown}, " + ("beyond" if wide else "within") + " 32 bits"
+    return wide, Decision("index-width", node.name, 64 if wide else 32, reason, (32, 64), (("largest", shown),))
