@@ -47,7 +47,7 @@ FACADE = "staxlab"
 RANK[FACADE] = RANK["staxlab.api"]
 
 EAGER_THIRD_PARTY = {"torch", "numpy"}
-RENDERING = ("_repr_", "__repr__", "__str__", "_ipython_display_", "show", "assembly")
+RENDERING = ("_repr_", "__repr__", "__str__", "_ipython_display_", "show", "stepper", "write_html", "assembly")
 
 
 @dataclass(frozen=True)

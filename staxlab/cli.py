@@ -1,0 +1,281 @@
+"""The command line: ``staxlab tour | explain | roofline | doctor | cache``.
+
+Each command imports what it needs when it runs. A command that cannot do what was asked says so in one line on standard
+error and ends with status 2 (the request was wrong) or 1 (it failed); ``STAXLAB_DEBUG=1`` shows the traceback instead.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from .errors import FallbackWarning, OptionError, StaxError
+
+BAD_REQUEST, FAILED, INTERRUPTED = 2, 1, 130
+MACHINE_CODE = ("asm", "ptx", "sass")
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The parser, separate from :func:`main` so that documentation can be checked against it."""
+    parser = argparse.ArgumentParser(prog="staxlab", description="A tensor compiler you can stand inside of.")
+    parser.add_argument("--version", action="version", version=f"staxlab {version()}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+
+    tour = commands.add_parser("tour", help="one example from Python to a running kernel, every stage printed")
+    tour.add_argument("--html", metavar="FILE", help="also write a page with all stages linked to each other")
+    tour.add_argument("--size", metavar="RxC", type=_size, default=(8192, 2048), help="rows x columns (8192x2048)")
+    tour.add_argument("--peers", action="store_true", help="also measure torch.compile (its first call takes long)")
+    tour.set_defaults(run=_tour)
+
+    explain = commands.add_parser("explain", help="show any stage of the compilation of any expression")
+    explain.add_argument("-c", dest="expression", metavar="EXPRESSION", required=True, help=_EXPRESSION_HELP)
+    explain.add_argument("--stage", metavar="NAME", action="append", help="only this stage; may be given again")
+    explain.add_argument("--target", metavar="NAME", help="cpu, cuda, or a GPU architecture such as sm_90")
+    explain.add_argument("--html", metavar="FILE", help="write a page with all stages linked to each other")
+    explain.add_argument("--strict", action="store_true", help="fail where an operator would not be compiled")
+    explain.set_defaults(run=_explain)
+
+    roofline = commands.add_parser("roofline", help="measure what this machine can do, in under a minute")
+    roofline.add_argument("--out", metavar="DIR", help="write roofline.png, .svg and .json there")
+    roofline.add_argument("--quick", action="store_true", help="fewer rounds, rougher numbers")
+    roofline.set_defaults(run=_roofline)
+
+    doctor = commands.add_parser("doctor", help="what is installed here, what is missing, what to do about it")
+    doctor.add_argument("--json", action="store_true", help="for a script")
+    doctor.set_defaults(run=_doctor)
+
+    cache = commands.add_parser("cache", help="the compiled kernels kept on disk")
+    cache.add_argument("action", choices=("info", "clear"))
+    cache.set_defaults(run=_cache)
+    return parser
+
+
+_EXPRESSION_HELP = (
+    "such as 'F.softmax(torch.randn(64, 1000), -1)'; torch, F, nn and math are at hand, and assignments may stand "
+    "before it: 'x = torch.randn(8, 8); x + x.t()'"
+)
+
+
+def version() -> str:
+    """The installed version, or that of the source tree beside this file."""
+    import importlib.metadata
+
+    try:
+        return importlib.metadata.version("staxlab")
+    except importlib.metadata.PackageNotFoundError:
+        return "(not installed)"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command and return its exit status. Argparse itself exits with status 2 on a malformed command line."""
+    options = build_parser().parse_args(arguments)
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")  # a terminal without UTF-8 shows '?', not a traceback
+    try:
+        with _notes():
+            status = options.run(options)
+        sys.stdout.flush()
+        return status
+    except BrokenPipeError:
+        # The reader (head, less) has what it wants. Keep the interpreter from complaining when it flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except KeyboardInterrupt:
+        print("staxlab: interrupted", file=sys.stderr)
+        return INTERRUPTED
+    except Exception as error:
+        if os.environ.get("STAXLAB_DEBUG") == "1":
+            raise
+        print(f"staxlab: {_one_line(error)}", file=sys.stderr)
+        return BAD_REQUEST if isinstance(error, OptionError) else FAILED
+
+
+def _one_line(error: Exception) -> str:
+    if isinstance(error, StaxError):
+        return " ".join(part.strip() for part in str(error).splitlines() if part.strip())
+    text = str(error).strip()
+    first = text.splitlines()[0] if text else "no details"
+    return f"{type(error).__name__}: {first} (STAXLAB_DEBUG=1 shows more)"
+
+
+@contextmanager
+def _notes() -> Iterator[None]:
+    """Show the compiler's warnings as single lines on standard error, each once."""
+    seen: set[str] = set()
+
+    def show(message: Any, category: type[Warning], *place: Any, **more: Any) -> None:
+        text = str(message)
+        if issubclass(category, FallbackWarning) and text not in seen:
+            seen.add(text)
+            print(f"note: {text}", file=sys.stderr)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", FallbackWarning)
+        warnings.showwarning = show
+        yield
+
+
+def _size(text: str) -> tuple[int, int]:
+    rows, _, columns = text.lower().partition("x")
+    if not (rows.isdigit() and columns.isdigit() and int(rows) > 0 and int(columns) > 0):
+        raise argparse.ArgumentTypeError(f"{text!r} is not ROWSxCOLUMNS, such as 8192x2048")
+    return int(rows), int(columns)
+
+
+def _tour(options: argparse.Namespace) -> int:
+    from . import tour
+
+    _check_writable(options.html)
+    tour.run(*options.size, page=options.html, peers=options.peers, show=lambda text: print(text, flush=True))
+    return 0
+
+
+def _explain(options: argparse.Namespace) -> int:
+    import torch
+
+    import staxlab
+
+    from .oneliner import parse
+
+    wanted = [_known_stage(name) for name in options.stage or ()]
+    _check_writable(options.html)
+    line = parse(options.expression)
+    with torch.no_grad():
+        try:
+            line.function(*line.arguments)
+        except Exception as error:
+            reason = str(error).strip().splitlines()
+            raise OptionError(
+                f"PyTorch itself cannot run this: {type(error).__name__}: {reason[0] if reason else ''}"
+            ) from error
+        compilation = staxlab.explain(
+            line.function, *line.arguments, target=options.target, strict_native=options.strict
+        )
+    if not wanted:
+        print(line, end="\n\n")
+    for text in _shown(compilation, wanted):
+        print(text)
+    if options.html:
+        compilation.write_html(options.html)
+        print(f"wrote {options.html}", file=sys.stderr)
+    return 0
+
+
+def _stage_names() -> tuple[str, ...]:
+    from .pipeline import STAGES
+
+    names = [stage.name for stage in STAGES if stage.name != "artifact"]
+    return (*names, "graph", "assembly", *MACHINE_CODE, "decisions", "traffic")
+
+
+def _known_stage(name: str) -> str:
+    import difflib
+
+    known = _stage_names()
+    if name not in known:
+        close = difflib.get_close_matches(name, known, n=1)
+        hint = f"did you mean {close[0]}? " if close else ""
+        raise OptionError(f"there is no stage {name!r}: {hint}known: {', '.join(known)}")
+    return name
+
+
+def _shown(compilation: Any, wanted: Sequence[str]) -> Iterator[str]:
+    """The texts of the wanted stages, or of all stages under headings."""
+    if not wanted:
+        from .tour import stages
+
+        for heading, text in stages(compilation):
+            yield f"{heading}\n{'=' * len(heading)}\n{text.rstrip()}\n"
+    for name in wanted:
+        if name in ("assembly", *MACHINE_CODE):
+            yield from _machine_code(compilation, None if name == "assembly" else name)
+        elif name == "decisions":
+            yield "\n".join(map(str, compilation.decisions)) or "no decisions were taken"
+        elif (record := getattr(compilation, name)) is None:
+            raise StaxError(f"the compilation did not reach the stage {name}: {compilation.fallback_reason}")
+        else:
+            yield str(record).rstrip()
+
+
+def _machine_code(compilation: Any, kind: str | None) -> Iterator[str]:
+    native = [kernel for kernel in compilation.kernels or () if kernel.language != "extern"]
+    if not native:
+        raise StaxError("there is no generated kernel, hence no machine code")
+    for kernel in native:
+        listing = kernel.assembly(kind)
+        yield f"{kernel.name} ({listing.kind})\n{listing.text.rstrip()}"
+
+
+def _roofline(options: argparse.Namespace) -> int:
+    from .measure import roofline
+
+    if options.out:
+        _check_writable(Path(options.out) / "roofline.json")
+    measured = roofline.measure(progress=_progress(), quick=options.quick)
+    print(measured)
+    if options.out:
+        directory = Path(options.out)
+        directory.mkdir(parents=True, exist_ok=True)
+        measured.save(directory / "roofline.json")
+        written = ["roofline.json"]
+        for name in ("roofline.png", "roofline.svg"):
+            measured.plot(directory / name)
+            written.append(name)
+        print(f"wrote {', '.join(str(directory / name) for name in written)}", file=sys.stderr)
+    return 0
+
+
+def _progress() -> Callable[[float, str], None]:
+    """Progress on standard error: one line redrawn in a terminal, a line per step elsewhere."""
+    last = [""]
+
+    def report(fraction: float, message: str) -> None:
+        if sys.stderr.isatty():
+            print(f"\r\x1b[K{fraction:4.0%} {message}", end="\n" if fraction >= 1 else "", file=sys.stderr, flush=True)
+        elif message != last[0]:
+            print(f"{fraction:4.0%} {message}", file=sys.stderr, flush=True)
+        last[0] = message
+
+    return report
+
+
+def _doctor(options: argparse.Namespace) -> int:
+    from .doctor import examine
+
+    report = examine()
+    print(report.to_json() if options.json else report)
+    return 0 if report.healthy else FAILED
+
+
+def _cache(options: argparse.Namespace) -> int:
+    from .runtime import cache
+
+    if options.action == "clear":
+        print(cache.clear())
+    else:
+        print(cache.info())
+    return 0
+
+
+def _check_writable(file: str | Path | None) -> None:
+    """Refuse an output file that cannot be written before working a minute for it. OptionError if so."""
+    if not file:
+        return
+    from .doctor import writable
+
+    path = Path(file).absolute()
+    if path.is_dir():
+        raise OptionError(f"{file} is a directory, not a file to write")
+    if reason := writable(path.parent):
+        raise OptionError(f"{file} cannot be written: {reason}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

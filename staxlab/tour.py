@@ -1,0 +1,198 @@
+"""The tour: Example 1.1 from Python to a kernel that runs, with every stage on the way.
+
+``(torch.relu(x + w) * 2).sum(-1)`` is four operators. Run one at a time they move ``8N + n`` elements through main
+memory, for ``N`` elements in each input and ``n`` rows; Proposition 1.1 says no program can do it with fewer than
+``2N + n``, and one fused kernel does it with exactly that. The tour compiles the function for this machine's processor
+and for a GPU that need not be here, prints what each stage made of it, checks the values against a float64 reference,
+and measures whether the time follows the bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .errors import MissingDependencyError, StaxError
+from .oneliner import define
+
+if TYPE_CHECKING:
+    import torch
+
+    from .measure.bytes import TrafficModel
+    from .measure.timing import Comparison
+    from .pipeline import Compilation
+
+SOURCE = """\
+def f(x, w):
+    return (torch.relu(x + w) * 2).sum(-1)
+"""
+ROWS, COLUMNS = 8192, 2048
+GPU_TARGET = "sm_90"
+LISTING_HEAD = 40  # lines of a machine-code listing that the tour prints
+
+
+@dataclass
+class Tour:
+    """Everything the tour saw, for whoever wants to look again (``tour.html`` and the notebook show the same)."""
+
+    rows: int
+    columns: int
+    function: Callable[..., Any]
+    arguments: tuple[torch.Tensor, torch.Tensor]
+    processor: Compilation | None = None
+    graphics: Compilation | None = None
+    traffic: TrafficModel | None = None
+    comparison: Comparison | None = None
+    errors: dict[str, float] = field(default_factory=dict)
+
+    def page(self) -> dict[str, Any]:
+        """What ``tour.html`` shows, by heading."""
+        parts = {
+            "On this processor": self.processor,
+            f"For a GPU ({GPU_TARGET})": self.graphics,
+            "Memory traffic": self.traffic,
+            "Measured": self.comparison,
+        }
+        return {heading: record for heading, record in parts.items() if record is not None}
+
+
+def example(rows: int = ROWS, columns: int = COLUMNS) -> tuple[Callable[..., Any], tuple[torch.Tensor, torch.Tensor]]:
+    """Example 1.1 and its inputs: two float32 tensors ``[rows, columns]`` of the same standard normal numbers."""
+    import torch
+
+    generator = torch.Generator().manual_seed(0)
+    x, w = (torch.randn(rows, columns, generator=generator) for _ in range(2))
+    return define(SOURCE, file="<Example 1.1>"), (x, w)
+
+
+def run(
+    rows: int = ROWS,
+    columns: int = COLUMNS,
+    *,
+    page: str | Path | None = None,
+    peers: bool = False,
+    show: Callable[[str], None] = print,
+) -> Tour:
+    """Take the tour, handing each part of the text to ``show``. ``page`` is where to write the HTML page.
+
+    ``peers`` also measures ``torch.compile``, whose first compilation takes many seconds. Raises BuildError without a
+    C++ compiler. Without Triton the GPU part is left out, and said to be.
+    """
+    import staxlab
+
+    function, arguments = example(rows, columns)
+    tour = Tour(rows, columns, function, arguments)
+    show(f"Example 1.1 on two float32 tensors of {rows} x {columns}\n\n{SOURCE}")
+
+    tour.processor = staxlab.explain(function, *arguments, target="cpu")
+    for heading, text in stages(tour.processor):
+        show(_headed(heading, text))
+    show(_headed("Machine code (Section 8)", _assembly(tour.processor, "asm")))
+
+    tour.graphics = staxlab.explain(function, *arguments, target=GPU_TARGET)
+    kernels = "\n".join(kernel.source for kernel in tour.graphics.kernels)
+    show(_headed(f"The same loops for a GPU, {GPU_TARGET} (Section 9)", kernels))
+    try:
+        show(_headed(f"Machine code for {GPU_TARGET}, which need not be here", _assembly(tour.graphics, "sass")))
+    except MissingDependencyError as error:
+        show(_headed(f"Machine code for {GPU_TARGET}", f"left out: {error}"))
+
+    tour.traffic = tour.processor.traffic
+    show(_headed("Memory traffic, before anything is timed (Sections 1.1 and 13.2)", str(tour.traffic)))
+
+    compiled = staxlab.compile(function, strict_native=True)
+    tour.errors = _errors(function, compiled, arguments)
+    show(_headed("Values against float64 (Section 6.5)", _error_text(tour.errors)))
+
+    tour.comparison = _measure(function, compiled, arguments, peers)
+    measured = [str(tour.comparison)]
+    medians = {timing.name: timing.median for timing in tour.comparison.timings}
+    if tour.traffic.compiled is not None and tour.traffic.compiled.nbytes:
+        measured.append(str(tour.traffic.decompose(medians["eager"], medians["staxlab"])))
+    measured.append(_conclusion(tour.comparison))
+    show(_headed("Measured (Section 13)", "\n\n".join(measured)))
+
+    if page is not None:
+        from .view import write_page
+
+        written = write_page(page, tour.page(), title="staxlab: a tour of one compilation")
+        show(f"All of this, with every line linked to where it came from: {written}")
+    return tour
+
+
+def stages(compilation: Compilation) -> Iterator[tuple[str, str]]:
+    """(heading, text) of every stage that ran, with the time it took. What ran last has no text of its own."""
+    for stage, record in compilation.stages():
+        if stage.name == "artifact":
+            continue
+        milliseconds = compilation.timings.get(stage.name, 0.0) * 1e3
+        yield f"{stage.title} ({stage.section}), {milliseconds:.1f} ms", str(record)
+
+
+def _headed(heading: str, text: str) -> str:
+    return f"{heading}\n{'=' * len(heading)}\n{text.rstrip()}\n"
+
+
+def _assembly(compilation: Compilation, kind: str) -> str:
+    parts = []
+    for kernel in compilation.kernels:
+        lines = kernel.assembly(kind).text.splitlines()
+        more = len(lines) - LISTING_HEAD
+        head = lines if more <= 0 else [*lines[:LISTING_HEAD], f"... {more} more lines"]
+        parts.append("\n".join(head))
+    return "\n".join(parts)
+
+
+def _errors(function: Callable, compiled: Callable, arguments: tuple[torch.Tensor, ...]) -> dict[str, float]:
+    """Largest absolute distance from the float64 value, eager and compiled, and the bound both must keep.
+
+    Every summand is non-negative, so the sum of magnitudes that the bound of Section 6.5 multiplies is the sum itself.
+    ``x + w`` rounds once, the sum at most ``columns - 1`` times whatever its order; doubling is exact.
+    """
+    from .measure.rounding import gamma
+
+    exact = function(*(argument.double() for argument in arguments))
+    columns = arguments[0].shape[-1]
+    distances = {
+        "eager": (function(*arguments).double() - exact).abs(),
+        "compiled": (compiled(*arguments).double() - exact).abs(),
+    }
+    if exact.numel() == 0:
+        return {"eager": 0.0, "compiled": 0.0, "bound": 0.0}
+    bound = gamma(max(columns, 1)) * exact
+    outside = distances["compiled"] > bound
+    if outside.any():
+        row = int(outside.nonzero()[0, 0])
+        raise StaxError(f"row {row} of the compiled result is outside the rounding bound: this is a defect of staxlab")
+    return {name: float(distance.max()) for name, distance in distances.items()} | {"bound": float(bound.max())}
+
+
+def _error_text(errors: dict[str, float]) -> str:
+    return (
+        f"largest distance from the float64 value: eager {errors['eager']:.3g}, compiled {errors['compiled']:.3g}\n"
+        f"every row is within its rounding bound, which in the worst row is {errors['bound']:.3g}"
+    )
+
+
+def _measure(function: Callable, compiled: Callable, arguments: tuple, peers: bool) -> Comparison:
+    from .measure.timing import compare
+
+    sides: dict[str, Callable[[], Any]] = {
+        "eager": lambda: function(*arguments),
+        "staxlab": lambda: compiled(*arguments),
+    }
+    if peers:
+        import torch
+
+        peer = torch.compile(function)
+        sides["torch.compile"] = lambda: peer(*arguments)
+    return compare(sides, readings=21, warmup=5)
+
+
+def _conclusion(comparison: Comparison) -> str:
+    lines = [f"staxlab is {comparison.ratio('staxlab').median:.2f} times as fast as eager"]
+    if any(timing.name == "torch.compile" for timing in comparison.timings):
+        lines.append(f"and {comparison.ratio('staxlab', 'torch.compile').median:.2f} times as fast as torch.compile")
+    return ", ".join(lines) + " (medians of pairwise ratios, alternating)"

@@ -1,0 +1,218 @@
+"""The command line: what it prints, what it refuses, and with which exit status."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from staxlab import cli
+from staxlab.errors import BuildError
+
+ROOT = Path(__file__).resolve().parent.parent
+SOFTMAX = "F.softmax(torch.randn(64, 1000), -1)"
+
+
+def run(capsys, *arguments: str) -> tuple[int, str, str]:
+    """(status, standard output, standard error) of a command run in this process."""
+    try:
+        status = cli.main(arguments)
+    except SystemExit as stop:  # argparse
+        status = stop.code
+    captured = capsys.readouterr()
+    return status, captured.out, captured.err
+
+
+def shell(command: str, **environment: str) -> subprocess.CompletedProcess:
+    return subprocess.run(
+        ["bash", "-c", command.replace("staxlab", f"{sys.executable} -m staxlab.cli", 1)],
+        cwd=ROOT, env={**os.environ, **environment}, capture_output=True, text=True,
+    )  # fmt: skip
+
+
+def test_version(capsys):
+    status, out, _ = run(capsys, "--version")
+    assert status == 0 and re.fullmatch(r"staxlab (\d+\.\d+\.\d+\S*|\(not installed\))\n", out)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "the following arguments are required: COMMAND"),
+        (["explode"], "invalid choice: 'explode'"),
+        (["tour", "--size", "12by4"], "'12by4' is not ROWSxCOLUMNS"),
+        (["tour", "--size", "0x4"], "'0x4' is not ROWSxCOLUMNS"),
+        (["tour", "--html", "/"], "/ is a directory"),
+        (["explain"], "the following arguments are required: -c"),
+        (["explain", "-c", "F.softmax("], "is not a Python expression"),
+        (["explain", "-c", "np.ones(3)"], "the name 'np' is not known here"),
+        (["explain", "-c", SOFTMAX, "--stage", "loop"], "there is no stage 'loop': did you mean loops?"),
+        (["explain", "-c", SOFTMAX, "--target", "sm_91"], "unknown target 'sm_91'"),
+        (["explain", "-c", "torch.randn(3) @ torch.randn(4)"], "PyTorch itself cannot run this: RuntimeError"),
+        (["cache", "burn"], "invalid choice: 'burn'"),
+    ],
+)
+def test_a_wrong_request_ends_with_status_2_and_a_clear_line(capsys, arguments, message):
+    status, out, err = run(capsys, *arguments)
+    assert (status, out) == (2, "")
+    assert message in err.splitlines()[-1], err
+    assert "Traceback" not in err
+
+
+def test_a_failure_is_one_line_and_debug_shows_all(capsys, monkeypatch):
+    def fail(options):
+        raise BuildError("no C++ compiler was found", remedy="install g++")
+
+    monkeypatch.setattr(cli, "_doctor", fail)
+    assert run(capsys, "doctor") == (1, "", "staxlab: no C++ compiler was found remedy: install g++\n")
+    monkeypatch.setenv("STAXLAB_DEBUG", "1")
+    with pytest.raises(BuildError):
+        cli.main(["doctor"])
+
+
+def test_an_unforeseen_error_is_one_line_too(capsys, monkeypatch):
+    monkeypatch.setattr(cli, "_doctor", lambda options: {}["surprise\nin two lines"])
+    status, _, err = run(capsys, "doctor")
+    assert status == 1 and err.count("\n") == 1 and err.startswith("staxlab: KeyError: ")
+
+
+def test_an_interruption_is_not_a_traceback(capsys, monkeypatch):
+    def interrupt(options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli, "_doctor", interrupt)
+    assert run(capsys, "doctor") == (130, "", "staxlab: interrupted\n")
+
+
+def test_a_closed_pipe_is_not_an_error():
+    result = shell("set -o pipefail; staxlab doctor | true; echo ${PIPESTATUS[0]}", PYTHONUNBUFFERED="1")
+    assert (result.stdout, result.stderr) == ("0\n", "")
+
+
+def test_explain_shows_every_stage_under_its_heading(capsys):
+    status, out, err = run(capsys, "explain", "-c", SOFTMAX)
+    assert (status, err) == (0, "")
+    assert out.startswith("a = torch.randn(64, 1000)\ndef f(a):\n    return F.softmax(a, -1)\n\n")
+    headings = re.findall(r"^(.+) \(Sections? [\d. and]+\), [\d.]+ ms$", out, flags=re.M)
+    assert headings == ["Captured graph", "Graph transformation", "Operator graph", "Loop IR", "Schedule", "Kernels", "Wrapper"]  # fmt: skip
+
+
+def test_explain_shows_one_stage_or_several(capsys):
+    _, kernels, _ = run(capsys, "explain", "-c", SOFTMAX, "--stage", "kernels")
+    assert "void" in kernels and "def f(a)" not in kernels
+    _, both, _ = run(capsys, "explain", "-c", SOFTMAX, "--stage", "schedule", "--stage", "kernels")
+    assert both.endswith(kernels) and "reduction" in both.removesuffix(kernels)
+
+
+@pytest.mark.parametrize("stage", ["capture", "graph", "transforms", "operators", "loops", "schedule", "wrapper", "decisions", "traffic"])  # fmt: skip
+def test_every_stage_prints_something_of_its_own(capsys, stage):
+    status, out, _ = run(capsys, "explain", "-c", SOFTMAX, "--stage", stage)
+    assert status == 0 and len(out.strip()) > 20 and "object at 0x" not in out
+
+
+def test_explain_shows_machine_code(capsys):
+    status, out, _ = run(capsys, "explain", "-c", SOFTMAX, "--stage", "assembly")
+    assert status == 0 and "(asm)" in out and re.search(r"\bret\b", out)
+
+
+def test_explain_generates_for_a_gpu_that_is_not_here(capsys):
+    status, out, _ = run(capsys, "explain", "-c", SOFTMAX, "--stage", "kernels", "--target", "sm_90")
+    assert status == 0 and "@triton.jit" in out
+
+
+def test_explain_closes_over_modules(capsys):
+    status, out, err = run(capsys, "explain", "-c", "nn.LayerNorm(8)(torch.randn(4, 8))", "--stage", "operators")
+    assert (status, err) == (0, "") and "aten" in out
+
+
+def test_explain_writes_a_page(capsys, tmp_path):
+    page = tmp_path / "out.html"
+    status, _, err = run(capsys, "explain", "-c", SOFTMAX, "--stage", "schedule", "--html", str(page))
+    assert (status, err) == (0, f"wrote {page}\n")
+    text = page.read_text()
+    assert "data-origins" in text and "softmax" in text
+
+
+def test_explain_refuses_a_place_it_cannot_write_before_compiling(capsys, tmp_path):
+    blocked = tmp_path / "file"
+    blocked.write_text("")
+    status, out, err = run(capsys, "explain", "-c", SOFTMAX, "--html", str(blocked / "out.html"))
+    assert (status, out) == (2, "") and "cannot be written" in err
+
+
+def test_what_is_not_compiled_is_noted_and_strict_refuses_it(capsys):
+    expression = "torch.linalg.det(torch.eye(3)) + 1"
+    status, out, err = run(capsys, "explain", "-c", expression, "--stage", "schedule")
+    assert status == 0 and err.startswith("note: ") and "det" in err
+    status, out, err = run(capsys, "explain", "-c", expression, "--strict")
+    assert (status, out) == (1, "") and err.count("\n") == 1 and "det" in err
+
+
+def test_tour_tells_the_whole_story(capsys, tmp_path):
+    page = tmp_path / "tour.html"
+    status, out, err = run(capsys, "tour", "--size", "64x128", "--html", str(page))
+    assert (status, err) == (0, "")
+    for expected in (
+        "torch.relu(x + w)", "Captured graph", "Loop IR", "Kernels", "Machine code", "@triton.jit", "sm_90",
+        "Memory traffic", "2N + n", "rounding bound", "times as fast as eager", str(page),
+    ):  # fmt: skip
+        assert expected in out, expected
+    assert "data-origins" in page.read_text()
+
+
+def test_doctor_prints_json_for_a_script(capsys):
+    status, out, _ = run(capsys, "doctor", "--json")
+    report = json.loads(out)
+    assert status == (0 if report["healthy"] else 1)
+    assert {"piece", "status", "found", "remedy"} == set(report["findings"][0])
+
+
+def test_cache_reports_and_empties(capsys, cache_dir):
+    run(capsys, "explain", "-c", "torch.ones(3) + 41.5", "--stage", "schedule")
+    status, full, _ = run(capsys, "cache", "info")
+    assert status == 0 and str(cache_dir) in full
+    status, _, _ = run(capsys, "cache", "clear")
+    assert status == 0
+    _, empty, _ = run(capsys, "cache", "info")
+    assert empty != full
+    assert not [path for path in cache_dir.rglob("*") if path.suffix in (".so", ".o")]
+
+
+def test_roofline_writes_data_and_pictures(capsys, tmp_path, monkeypatch):
+    from staxlab.measure import roofline
+
+    class Measured:
+        def __str__(self):
+            return "a roofline"
+
+        def save(self, path):
+            Path(path).write_text("{}")
+
+        plot = save
+
+    def measure(progress, quick):
+        progress(0.0, "copying")
+        progress(1.0, "done")
+        assert quick
+        return Measured()
+
+    monkeypatch.setattr(roofline, "measure", measure)
+    status, out, err = run(capsys, "roofline", "--quick", "--out", str(tmp_path / "here"))
+    assert (status, out) == (0, "a roofline\n")
+    assert "copying" in err and "wrote" in err
+    assert sorted(p.name for p in (tmp_path / "here").iterdir()) == ["roofline.json", "roofline.png", "roofline.svg"]
+
+
+def test_the_console_script_is_the_same_program():
+    script = Path(sys.executable).parent / "staxlab"
+    if not script.exists():
+        pytest.skip("staxlab is not installed into this environment")
+    result = subprocess.run([script, "--version"], capture_output=True, text=True)
+    assert result.returncode == 0 and result.stdout.startswith("staxlab ")
+
+
