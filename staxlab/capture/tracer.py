@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import builtins
 import inspect
-import threading
+
 from typing import Any
 
 import torch
@@ -25,6 +25,7 @@ from torch.overrides import TorchFunctionMode
 
 from ..errors import CaptureError, StaxError
 from ..options import Options
+from ..specialize.ambient import recording
 from ..specialize.free_variables import Environment, Place, collect
 from ..specialize.structure import Parameters, argument_leaves
 from . import classify
@@ -37,14 +38,14 @@ from .proxy import Proxy, Symbol, SymbolTable
 from .record import Capture, Input, PythonEffect, ShapeRead
 from .spelling import Frame, property_access, spell, tensor_methods
 
-_active = threading.local()
+
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, torch.Size, torch.dtype, torch.device, torch.layout,
           torch.memory_format)  # fmt: skip
 
 
 def active_tracer() -> Tracer | None:
     """The tracer that is recording on this thread, if any."""
-    return getattr(_active, "tracer", None)
+    return recording.tracer
 
 
 def trace(
@@ -108,13 +109,13 @@ class Tracer(TorchFunctionMode):
         expressions = self._make_placeholders(leaves)
         random_state = RandomState()
         self.watcher.start(random_state)
-        _active.tracer = self
+        recording.tracer = self
         try:
             result = self._call()
             self._check_after(random_state)
             spec = self._finish(result)
         finally:
-            _active.tracer = None
+            recording.tracer = None
             self.watcher.restore()
             random_state.restore()
         module = GraphModule(self.graph)

@@ -1,0 +1,82 @@
+"""The ambient state rho of a call (Definition 2.2): what changes the traced program without being an argument.
+
+Gradient mode decides whether a backward graph hangs on the outputs, autocast which dtype a matrix product has, the default
+dtype what ``torch.zeros(3)`` makes. Training flags of modules are ambient too in spirit; they are attributes, so they come
+with the free variables.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Any, NamedTuple
+
+import torch
+
+_grad = torch.is_grad_enabled
+_inference = torch.is_inference_mode_enabled
+_any_autocast = torch._C._is_any_autocast_enabled
+_default_dtype = torch.get_default_dtype
+_deterministic = torch._C._get_deterministic_algorithms
+_function_modes = torch._C._len_torch_function_stack
+_dispatch_modes = torch._C._len_torch_dispatch_stack
+
+
+class Ambient(NamedTuple):
+    """rho: one field for each thing that is in force around a call."""
+
+    grad_mode: bool
+    inference_mode: bool
+    autocast: tuple | None
+    default_dtype: torch.dtype
+    deterministic: bool
+    default_device: str | None = None
+
+
+def read_ambient() -> Ambient:
+    """The ambient state now (about half a microsecond)."""
+    return Ambient(
+        _grad(),
+        _inference(),
+        _autocast() if _any_autocast() else None,
+        _default_dtype(),
+        _deterministic(),
+        _default_device() if _function_modes() else None,
+    )
+
+
+def _autocast() -> tuple:
+    return tuple(
+        (device, torch.get_autocast_dtype(device)) for device in ("cpu", "cuda") if torch.is_autocast_enabled(device)
+    )
+
+
+def _default_device() -> str | None:
+    """The device of an enclosing ``torch.device`` context or of ``torch.set_default_device``."""
+    from torch.utils._device import DeviceContext
+
+    for mode in reversed(torch.overrides._get_current_function_mode_stack()):
+        if isinstance(mode, DeviceContext):
+            return str(mode.device)
+    return None
+
+
+class _Recording(threading.local):
+    tracer: Any = None
+
+
+#: The tracer recording on this thread (``recording.tracer``), set by the capture stage.
+recording = _Recording()
+
+
+def must_run_eagerly() -> bool:
+    """Whether something around the call wants to see every operation: a recording tracer (the call is inlined into its
+    graph), another function or dispatch mode, or a function transform such as ``torch.vmap``."""
+    if recording.tracer is not None or _dispatch_modes():
+        return True
+    if torch._C._functorch.peek_interpreter_stack() is not None:
+        return True
+    if _function_modes():
+        from torch.utils._device import DeviceContext
+
+        return any(not isinstance(mode, DeviceContext) for mode in torch.overrides._get_current_function_mode_stack())
+    return False

@@ -1,0 +1,331 @@
+"""The specialization key (Sections 2.1 and 2.2): which calls may share one compiled program?
+
+Two calls may share a program exactly if everything the compiler treated as a constant is equal in both (Proposition 2.1).
+Definition 2.2 collects these quantities in a key with four components:
+
+* ``sigma``    the signature of the inputs: for a tensor its type, shape, dtype, device, ``requires_grad`` and strides; for a
+               number or a string the value itself; containers recursively; any other object by identity. Free variables
+               are inputs too, and so is the way tensors overlap in memory;
+* ``gamma_s``  exact shapes that Python code has read, where ``sigma`` does not already hold them (dynamic mode);
+* ``gamma_g``  the answers of the data gates (Section 3.4);
+* ``rho``      the ambient state: gradient mode, autocast, default dtype...
+
+A finer key means more constants to exploit and more versions to compile; this one is meant to be the coarsest that keeps
+specialization sound. Signatures are nested tuples, so that comparing and hashing them is one C-level operation.
+"""
+
+from __future__ import annotations
+
+import enum
+import itertools
+import math
+import threading
+import weakref
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from ..errors import GuardError
+from .ambient import Ambient, read_ambient
+from .free_variables import Environment
+from .structure import children, is_dataclass_instance
+
+Signature = tuple[Any, ...]
+
+# The first entry of a signature says what it describes.
+TENSOR, VALUE, SEQUENCE, MAPPING, RECORD, OBJECT = "tensor", "value", "sequence", "mapping", "record", "object"
+
+
+class Identity:
+    """The identity of an object as a comparable value. Serial numbers, unlike ids, are never used twice; the object itself
+    is held weakly where Python allows it."""
+
+    __slots__ = ("serial", "name", "_reference", "__weakref__")
+
+    def __init__(self, serial: int, value: Any):
+        self.serial = serial
+        self.name = getattr(value, "__qualname__", None) or type(value).__qualname__
+        try:
+            self._reference: Callable[[], Any] = weakref.ref(value)
+        except TypeError:
+            self._reference = lambda: value
+
+    def get(self) -> Any:
+        """The object, or None if it no longer exists."""
+        return self._reference()
+
+    def __repr__(self) -> str:
+        return f"<{self.name} #{self.serial}>"
+
+
+_identities: dict[int, Identity] = {}
+_serials = itertools.count(1)
+_identity_lock = threading.Lock()
+
+
+def identity(value: Any) -> Identity:
+    """The :class:`Identity` of an object; the same one for the same object as long as it lives."""
+    token = _identities.get(id(value))
+    if token is not None and token.get() is value:
+        return token
+    with _identity_lock:
+        token = _identities.get(id(value))
+        if token is None or token.get() is not value:
+            token = _identities[id(value)] = Identity(next(_serials), value)
+            if len(_identities) % 1024 == 0:
+                clear_dead_identities()
+    return token
+
+
+def clear_dead_identities() -> None:
+    """Forget the identities of objects that no longer exist."""
+    for key in [key for key, token in list(_identities.items()) if token.get() is None]:
+        _identities.pop(key, None)
+
+
+def tensor_signature(tensor: torch.Tensor) -> Signature:
+    """(type, shape, dtype, device, requires_grad, strides) of a tensor. The storage offset is left out on purpose: a
+    kernel receives a data pointer, which already contains it."""
+    return (
+        TENSOR, type(tensor), tensor.shape, tensor.dtype, tensor.device, tensor.requires_grad,
+        tensor.stride() if tensor.layout is torch.strided else tensor.layout,
+    )  # fmt: skip
+
+
+def value_signature(value: Any) -> Signature:
+    """(type, value), so that 1, 1.0 and True differ; NaN equals NaN and 0.0 differs from -0.0, which ``==`` has the
+    other way round."""
+    if type(value) is float:
+        return (VALUE, float, _float_key(value))
+    if type(value) is complex:
+        return (VALUE, complex, (_float_key(value.real), _float_key(value.imag)))
+    if type(value) is slice:
+        return (VALUE, slice, tuple(signature(part) for part in (value.start, value.stop, value.step)))
+    return (VALUE, type(value), value)
+
+
+def _float_key(value: float) -> Any:
+    if value != value:
+        return "nan"
+    return "-0.0" if value == 0.0 and math.copysign(1.0, value) < 0.0 else value
+
+
+_BY_VALUE = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device, torch.Size, torch.layout,
+             torch.memory_format, range, slice, type(Ellipsis))  # fmt: skip
+_FAST: dict[type, Callable[[Any], Signature]] = {
+    torch.Tensor: tensor_signature,
+    torch.nn.Parameter: tensor_signature,
+    **dict.fromkeys(_BY_VALUE, value_signature),
+}
+
+
+def signature(value: Any) -> Signature:
+    """The signature of one argument. GuardError for sets and for iterators (a look at one uses it up)."""
+    fast = _FAST.get(type(value))
+    if fast is not None:
+        return fast(value)
+    if isinstance(value, torch.Tensor):
+        return tensor_signature(value)
+    if isinstance(value, enum.Enum):
+        return (VALUE, type(value), value)
+    parts = children(value)
+    if parts is None:
+        if isinstance(value, (int, float, str)) and not isinstance(value, type):
+            return (VALUE, type(value), _float_key(float(value)) if isinstance(value, float) else value)
+        if hasattr(value, "__next__"):
+            raise GuardError(
+                f"a {type(value).__name__} cannot be an argument: reading it while compiling would use it up",
+                remedy="pass a list or a tuple",
+            )
+        return (OBJECT, type(value), identity(value))
+    inner = tuple(signature(part) for _, _, part in parts)
+    if isinstance(value, dict):
+        return (MAPPING, type(value), tuple(value_or_identity(key) for key in value), inner)
+    if is_dataclass_instance(value):
+        return (RECORD, type(value), tuple(key for _, key, _ in parts), inner)
+    return (SEQUENCE, type(value), inner)
+
+
+def value_or_identity(key: Any) -> Any:
+    """A dict key as part of a signature: plain values with their type, everything else by identity."""
+    return value_signature(key) if isinstance(key, _BY_VALUE) else signature(key)
+
+
+def stride_expression(shape: Sequence[int], stride: Sequence[int]) -> tuple[Any, ...]:
+    """Strides relative to sizes (Section 2.2), as they enter the key in dynamic mode.
+
+    Dimensions are visited in order of increasing stride. Stride 1 stays 1; a stride equal to the stride of the previous
+    (inner) dimension times its size becomes ("size", inner dimension, expression of inner stride); anything else (slices,
+    expanded dimensions) stays a number. Row-major tensors of every size thus share one expression.
+
+    >>> stride_expression((4, 6), (6, 1)) == stride_expression((8, 2), (2, 1))
+    True
+    >>> stride_expression((4, 4), (4, 1)) == stride_expression((4, 4), (1, 4))
+    False
+    """
+    result: list[Any] = [None] * len(shape)
+    inner: int | None = None
+    for dimension in sorted(range(len(shape)), key=lambda d: (stride[d], -d)):
+        if inner is not None and stride[dimension] == stride[inner] * shape[inner] and stride[inner] != 0:
+            result[dimension] = ("size", inner, result[inner])
+        else:
+            result[dimension] = stride[dimension]
+        inner = dimension
+    return tuple(result)
+
+
+def dynamic_tensor_signature(tensor: torch.Tensor) -> Signature:
+    """The signature of a tensor in dynamic mode: rank instead of shape, stride expressions instead of strides."""
+    return (
+        TENSOR, type(tensor), tensor.ndim, tensor.dtype, tensor.device, tensor.requires_grad,
+        stride_expression(tensor.shape, tensor.stride()),
+    )  # fmt: skip
+
+
+def aliasing(tensors: Sequence[torch.Tensor]) -> tuple[tuple[int, int, int], ...]:
+    """How tensors overlap in memory: (i, j, distance in bytes) for each j that starts inside the extent of an earlier i.
+
+    Empty for tensors that share nothing, which is nearly always. O(n log n).
+    """
+    if len(tensors) < 2:
+        return ()
+    spans = []
+    for position, tensor in enumerate(tensors):
+        if tensor.layout is not torch.strided or tensor.numel() == 0:
+            continue
+        start = tensor.data_ptr()
+        if start == 0:
+            continue
+        size = tensor.element_size()
+        if not tensor.is_contiguous():
+            extent = 1 + sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
+            spans.append((start, start + extent * size, position))
+        else:
+            spans.append((start, start + tensor.numel() * size, position))
+    spans.sort()
+    found = []
+    owner = None  # the span that reaches farthest so far
+    for span in spans:
+        if owner is not None and span[0] < owner[1]:
+            found.append((owner[2], span[2], span[0] - owner[0]))
+        if owner is None or span[1] > owner[1]:
+            owner = span
+    return tuple(sorted(found))
+
+
+@dataclass(frozen=True)
+class InputSignature:
+    """sigma: signatures of arguments and free variables, and how the tensors among them overlap.
+
+    ``free`` are lifted tensors, ``values`` free scalars (training flags among them), ``objects`` the identities of the
+    functions, modules and other objects the function reaches. ``aliasing`` numbers lifted tensors first.
+    """
+
+    args: tuple[Signature, ...]
+    kwargs: tuple[tuple[str, Signature], ...] = ()
+    free: tuple[Signature, ...] = ()
+    values: tuple[Signature, ...] = ()
+    objects: tuple[Signature, ...] = ()
+    aliasing: tuple[tuple[int, int, int], ...] = ()
+
+
+@dataclass(frozen=True)
+class KeyNames:
+    """What the parts of a key are called when a guard is printed."""
+
+    args: tuple[str, ...] = ()
+    free: tuple[str, ...] = ()
+    values: tuple[str, ...] = ()
+    objects: tuple[str, ...] = ()
+    gates: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Key:
+    """The specialization key (sigma, gamma_s, gamma_g, rho) of Definition 2.2. Equal keys may share a program."""
+
+    sigma: InputSignature
+    gamma_s: tuple[Any, ...] = ()
+    gamma_g: tuple[Any, ...] = ()
+    rho: Ambient = field(default_factory=read_ambient)
+    names: KeyNames = field(default=KeyNames(), compare=False, repr=False)
+
+    def components(self) -> dict[str, Any]:
+        """The key as a flat mapping from path to value (see :func:`staxlab.specialize.guards.components`)."""
+        from .guards import components
+
+        return components(self)
+
+    def __str__(self) -> str:
+        return "\n".join(f"{path} == {value!r}" for path, value in self.components().items())
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
+        from ..view import mimebundle
+
+        return mimebundle(self)
+
+
+def gate_signature(values: Iterable[Any]) -> tuple[Any, ...]:
+    """gamma_g: gate answers in comparable form (types count, NaN equals NaN)."""
+    return tuple(_gate_value(value) for value in values)
+
+
+def _gate_value(value: Any) -> Any:
+    if isinstance(value, (list, tuple)) and not isinstance(value, torch.Size):
+        return (SEQUENCE, type(value), tuple(_gate_value(part) for part in value))
+    return value_signature(value)
+
+
+def tensors_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
+    """The tensors of a call, in the order of its leaves."""
+    found: list[torch.Tensor] = []
+
+    def walk(value: Any) -> None:
+        if isinstance(value, torch.Tensor):
+            found.append(value)
+        elif type(value) not in _FAST:
+            for _, _, part in children(value) or ():
+                walk(part)
+
+    for value in args:
+        walk(value)
+    for value in kwargs.values():
+        walk(value)
+    return found
+
+
+def compute_key(
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    free: Environment | None = None,
+    gates: Iterable[Any] = (),
+    *,
+    gate_names: Iterable[str] = (),
+    parameter_name: Callable[[int], str] = lambda index: f"args[{index}]",
+    rho: Ambient | None = None,
+) -> Key:
+    """The key of a call (Definition 2.2).
+
+    ``free`` is the function's environment of free variables, ``gates`` the answers of its data gates on these inputs.
+    GuardError if an argument cannot be described. Linear in the number of argument leaves and free variables.
+    """
+    free = free or Environment()
+    lifted = free.read_tensors()
+    sigma = InputSignature(
+        tuple(signature(value) for value in args),
+        tuple((name, signature(value)) for name, value in kwargs.items()),
+        tuple(signature(value) for value in lifted),
+        tuple(signature(value) for value in free.read_scalars()),
+        tuple((OBJECT, type(value), identity(value)) for value in free.read_structure()),
+        aliasing([*(t for t in lifted if isinstance(t, torch.Tensor)), *tensors_of(args, kwargs)]),
+    )
+    names = KeyNames(
+        tuple(parameter_name(index) for index in range(len(args))),
+        tuple(place.path for place in free.tensors),
+        tuple(place.path for place in free.scalars),
+        tuple(place.path for place in free.structure),
+        tuple(gate_names),
+    )
+    return Key(sigma, (), gate_signature(gates), read_ambient() if rho is None else rho, names)
