@@ -65,11 +65,12 @@ def mimebundle(record: Any) -> dict[str, str]:
 
 
 def page(record: Any, title: str | None = None) -> str:
-    """A complete HTML page showing one record, or several given as a list or as a dict by heading. Never cut."""
+    """A complete HTML page showing one record; several, given as a list, below one root with links between them; or
+    several given as a dict, each below its heading. Never cut."""
     from .document import whole_page
-    from .registry import panes_of
+    from .registry import sections_of
 
-    return whole_page(panes_of(record, full=True), title or f"staxlab: {type(record).__name__}")
+    return whole_page(sections_of(record), title or f"staxlab: {type(record).__name__}")
 
 
 def write_page(path: str | Path, record: Any, title: str | None = None) -> Path:

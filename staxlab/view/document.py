@@ -156,21 +156,26 @@ def failed_view(plain: str, error: Exception) -> Html:
     return element("div", styles(), note, body, class_="staxlab sx-root")
 
 
-def whole_page(view: View, title: str) -> str:
-    """A complete page around a view: character set, width for small screens, and a switch between the themes."""
+def whole_page(sections: list[tuple[str, View]], title: str, intro: Html | None = None) -> str:
+    """A complete page: character set, width for small screens, a switch between the themes, and the views below their
+    headings (a single one needs none). The styles and scripts are there once."""
     head = [
         element("meta", charset="utf-8"),
         element("meta", name="viewport", content="width=device-width, initial-scale=1"),
         element("title", title),
+        styles(),
     ]
-    body = element("main", element("h1", title, class_="sx-page-title"), root_markup(view))
-    switch = element("script", Html(asset("theme.js")))
-    page_body = element("div", body, class_="staxlab sx-page")
-    return (
-        "<!doctype html>\n"
-        + element("html", element("head", head), element("body", page_body, switch), lang="en")
-        + "\n"
+    parts = []
+    for heading, view in sections:
+        parts += [
+            element("h2", heading, class_="sx-page-heading") if heading else None,
+            root_markup(view, with_assets=False),
+        ]
+    main = element("main", element("h1", title, class_="sx-page-title"), intro, parts)
+    body = element(
+        "body", element("div", main, class_="staxlab sx-page"), scripts(), element("script", Html(asset("theme.js")))
     )
+    return "<!doctype html>\n" + element("html", element("head", head), body, lang="en") + "\n"
 
 
 def write_atomically(path: Path, text: str) -> Path:

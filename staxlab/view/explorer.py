@@ -1,35 +1,122 @@
-"""All stages of one compilation beside each other: what a :class:`Compilation` shows when a notebook displays it.
+"""All stages of one compilation beside each other: what a ``Compilation`` shows when a notebook displays it.
 
 There is one stepper, and it is HTML: stage buttons, previous and next, a second stage beside the first, and links from
 the user's line to the kernel's. The same elements are tabs where a script may run (a live notebook, a page saved by
 nbconvert, a file of ours) and plain ``<details>`` where it may not. A bundle with both a widget and HTML would show the
 widget only, and a blank where a page was saved without the widget's state; so the bundle carries the HTML, and
-``compilation.stepper()`` gives the widget (``stepper``), whose point is that it draws a stage when it is asked for.
+``compilation.stepper()`` gives the widget (module ``stepper``), whose point is that it draws a stage when asked for it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from typing import Any
 
+from ..errors import StaxError
+from .assembly import KINDS, assembly_markup
+from .decisions import decisions_table
 from .document import Pane, View
-from .registry import panes_of
+from .markup import Html, element, join
+from .registry import panes_of, plain_text
+from .timings import duration_text, timings_pane
+
+FIRST = ("capture", "kernels")  # what stands beside each other at the start: where it begins and what became of it
+MOST_DISASSEMBLED = 4  # kernels whose machine code a notebook output includes; a page has all
 
 
 def view(compilation: Any, full: bool = False) -> View:
-    """Every stage that ran, in order, as panes with stable keys: the names of the stages."""
+    """Every stage that ran, in order, followed by what concerns all of them: key, decisions, traffic, timings."""
     panes: list[Pane] = []
-    for stage, record in compilation.stages():
-        if stage.name == "artifact":
-            continue
-        inner = panes_of(record, full=full)
-        for position, pane in enumerate(inner.panes):
-            key = stage.name if position == 0 else f"{stage.name}-{pane.key}"
-            panes.append(Pane(key, pane.title, pane.body, pane.summary, pane.plain))
+    names: dict[int, str] = {}
+    for make in stage_makers(compilation, full):
+        inner = make()
+        panes += inner.panes
+        names = names or inner.names
     return View(
         f"{compilation.name} for {compilation.target}",
         tuple(panes),
+        lead=headline(compilation),
+        names=names,
+        first=tuple(key for key in FIRST if any(pane.key == key for pane in panes)),
         hint="compilation.write_html(path) writes it whole",
     )
+
+
+def stage_makers(compilation: Any, full: bool = False) -> Iterator[Callable[[], View]]:
+    """A function per group of panes, in order. The stepper calls one when its stage is asked for."""
+    for stage, record in compilation.stages():
+        if stage.name == "artifact":
+            continue
+        yield lambda record=record: panes_of(record, full=full)
+        if stage.name == "kernels":
+            yield lambda: View("assembly", tuple(assembly_panes(compilation, full)))
+    yield lambda: View("about", tuple(_about(compilation)))
+
+
+def headline(compilation: Any) -> Html:
+    """Name, target, and what is worth knowing before any stage is opened."""
+    facts = [f"for {compilation.target}"]
+    if compilation.device.kind == "cpu":
+        facts[0] += f" ({compilation.device.instruction_set}, {compilation.device.threads} threads)"
+    kernels = compilation.kernels
+    if kernels is not None:
+        facts.append(f"{len(kernels)} kernel{'' if len(kernels) == 1 else 's'}")
+    if compilation.timings:
+        facts.append(f"compiled in {duration_text(sum(compilation.timings.values()))}")
+    name = element("strong", compilation.name, class_="sx-title")
+    parts = [element("div", name, " ", element("span", " · ".join(facts), class_="sx-muted"), class_="sx-headline")]
+    if compilation.fallback_reason:
+        parts.append(
+            element("p", f"Runs operator by operator: {compilation.fallback_reason}", class_="sx-note sx-warning")
+        )
+    return join(parts)
+
+
+def assembly_panes(compilation: Any, full: bool = False) -> list[Pane]:
+    """Machine code of the kernels: one pane for a processor, PTX and SASS for a GPU. Where no compiler is at hand, the
+    pane says so: the other stages are no worse for it."""
+    kernels = [k for k in compilation.kernels or () if k.language != "extern"]
+    if not kernels:
+        return []
+    shown = kernels if full else kernels[:MOST_DISASSEMBLED]
+    panes = []
+    for kind in ("ptx", "sass") if compilation.device.is_gpu else ("asm",):
+        drawn, plain, lines, linked = [], [], 0, 0
+        for kernel in shown:
+            try:
+                record = kernel.assembly(kind)
+            except (StaxError, ImportError) as error:
+                drawn.append(element("p", f"{kernel.name}: {error}", class_="sx-note sx-warning"))
+                continue
+            drawn.append(assembly_markup(record, None if full else 2000))
+            plain.append(record.text)
+            lines += len(record.lines)
+            linked += sum(bool(line.origins) for line in record.lines)
+        if len(shown) < len(kernels):
+            drawn.append(element("p", f"… and {len(kernels) - len(shown)} more kernels", class_="sx-note"))
+        title = {"asm": "Assembly"}.get(kind, KINDS[kind])
+        panes.append(Pane(kind, title, join(drawn), f"{lines} lines, {linked} with a known origin", "\n".join(plain)))
+    return panes
+
+
+def _about(compilation: Any) -> Iterator[Pane]:
+    """Panes about the compilation as a whole."""
+    from ..pipeline import STAGES
+
+    if compilation.key is not None or compilation.guards:
+        from .specialization import specialization_pane
+
+        yield specialization_pane(compilation.key, compilation.guards)
+    decisions = compilation.decisions
+    if decisions:
+        body = decisions_table(decisions, "Every decision, in the order it was taken")
+        yield Pane("decisions", "Why?", body, f"{len(decisions)} decisions", plain_text(decisions))
+    if compilation.operators is not None and compilation.schedule is not None:
+        from .traffic import panes
+
+        yield from panes(compilation.traffic)
+    if compilation.timings:
+        yield timings_pane(compilation.timings, STAGES)
 
 
 def stepper(compilation: Any) -> Any:

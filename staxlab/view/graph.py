@@ -9,9 +9,10 @@ from collections.abc import Iterable
 from typing import Any
 
 from ..provenance import Line
+from .diagram import graph_diagram
 from .document import Pane, View
 from .listing import listing
-from .markup import Html
+from .markup import Html, element
 from .provenance import node_names
 
 
@@ -20,10 +21,16 @@ def graph_lines(graph: Iterable[Any]) -> list[Line]:
     return [Line(node.format(), node.origins) for node in graph]
 
 
-def graph_markup(graph: Any, name: str = "graph") -> Html:
-    """Diagram and listing of a graph."""
+def graph_markup(graph: Any, name: str = "graph", *, full: bool = False) -> Html:
+    """Diagram and listing of a graph; ``full`` draws graphs that a notebook output would only list."""
     nodes = list(graph)
-    return listing(graph_lines(nodes), "ir", name=name, label_of=lambda k: nodes[k].name and f"%{nodes[k].name}")
+    words = listing(
+        graph_lines(nodes),
+        "ir",
+        name=name,
+        label_of=lambda k: None if nodes[k].op == "output" else f"%{nodes[k].name}",
+    )
+    return element("div", graph_diagram(nodes, name, full=full), words, class_="sx-columns")
 
 
 def summary_of(graph: Any) -> str:
@@ -34,5 +41,5 @@ def summary_of(graph: Any) -> str:
 
 def view(record: Any, full: bool = False) -> View:
     graph = record if hasattr(record, "placeholders") else record.graph
-    pane = Pane("graph", "Graph", graph_markup(graph), summary_of(graph), graph.format())
+    pane = Pane("graph", "Graph", graph_markup(graph, full=full), summary_of(graph), graph.format())
     return View("graph", (pane,), names=node_names(graph))

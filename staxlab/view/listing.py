@@ -24,12 +24,14 @@ def listing(
     noun: str = "line",
     numbers: Sequence[int] | None = None,
     label_of: Callable[[int], str | None] | None = None,
+    after: Callable[[int], Html | None] | None = None,
     limit: int | None = None,
 ) -> Html:
     """A listing called ``name`` (the status line says "NAME line 12").
 
     ``numbers`` are the line numbers to show (default 1, 2, ...); ``label_of(position)`` names a line that has a better
-    name than its number; only ``limit`` lines are drawn if it is given, and the rest is counted.
+    name than its number; ``after(position)`` is markup at its end; only ``limit`` lines are drawn if it is given, and
+    the rest is counted.
     """
     lines = list(lines)
     while lines and not lines[-1].text.strip():
@@ -47,7 +49,8 @@ def listing(
         number = element("span", str(numbers[position]).rjust(width), class_="sx-n")
         label = label_of(position) if label_of else None
         linked = stop.attributes(line.origins, label) if line.origins else {}
-        drawn.append(element("span", number, markup, class_="sx-line", data_line=numbers[position], **linked))
+        tail = after(position) if after else None
+        drawn.append(element("span", number, markup, tail, class_="sx-line", data_line=numbers[position], **linked))
     code = element("pre", Html("\n".join(drawn)), class_="sx-code", data_group=True, aria_label=name)
     rest = element("p", f"… {hidden:,} more lines", class_="sx-note") if hidden else None
     heading = element("figcaption", caption) if caption is not None else None

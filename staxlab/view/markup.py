@@ -94,4 +94,4 @@ def table(
 
 def _cell(value: Any) -> Html:
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return element("td", f"{value:,}" if is_number else value, class_="sx-number" if is_number else None)
+    return element("td", f"{value:,}" if is_number else value, class_="sx-num" if is_number else None)

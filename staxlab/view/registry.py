@@ -19,6 +19,8 @@ RENDERERS: dict[str, str] = {
     "Graph": "graph",
     "GraphModule": "graph",
     "Capture": "capture",
+    "TransformLog": "transforms",
+    "OperatorGraph": "operators",
     "LoopProgram": "loops",
     "LoopBody": "loops",
     "Schedule": "schedule",
@@ -27,6 +29,9 @@ RENDERERS: dict[str, str] = {
     "Assembly": "assembly",
     "Wrapper": "wrapper",
     "Decision": "decisions",
+    "TrafficModel": "traffic",
+    "Roofline": "measures",
+    "Tabular": "measures",
     "Compilation": "explorer",
 }
 
@@ -60,6 +65,13 @@ def panes_of(record: Any, *, full: bool = False) -> View:
     if hasattr(module, "view"):
         return module.view(record, full)
     return View(type(record).__name__, tuple(module.panes(record)))
+
+
+def sections_of(record: Any) -> list[tuple[str, View]]:
+    """What a page shows: (heading, view) for each entry of a mapping, else the one view without a heading."""
+    if isinstance(record, Mapping):
+        return [(str(heading), panes_of(part, full=True)) for heading, part in record.items()]
+    return [("", panes_of(record, full=True))]
 
 
 def _combined(parts: list[tuple[str | None, Any]], full: bool) -> View:

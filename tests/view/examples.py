@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import operator
 
 import torch
@@ -11,11 +12,14 @@ from staxlab.capture.module import GraphModule
 from staxlab.codegen.kernel import Assembly, Kernel, KernelArgument, KernelSet, Wrapper
 from staxlab.loops.ir import ComputedBuffer, InputBuffer, Layout, LoopProgram, OutputReference, Reduction
 from staxlab.options import Decision, DeviceSpec, Options
+from staxlab.pipeline import Compilation
 from staxlab.provenance import Line, SourceLocation
 from staxlab.schedule.dependencies import schedule
 
 DEVICE = DeviceSpec(kind="cpu", name="cpu", instruction_set="avx512", vector_bytes=64, threads=2)
 SHAPE = (64, 128)
+aten = torch.ops.aten
+BASIS = frozenset({aten.add.Tensor, aten.relu.default, aten.mul.Tensor, aten.sum.dim_IntList})
 
 
 def meta(*shape: int) -> TensorMeta:
@@ -150,3 +154,51 @@ def records() -> dict[str, object]:
         "wrapper": wrapper(),
         "decision": loops.decisions[0],
     }
+
+
+class DisassembledKernel(Kernel):
+    """A kernel whose machine code is known, so that no compiler is needed."""
+
+    def assembly(self, kind: str | None = None) -> Assembly:
+        return assembly()
+
+
+FUNCTION_SOURCE = """\
+def f(x, w):
+    y = torch.relu(x + w)
+    z = y * 2 + 0
+    return z.sum(-1)
+"""
+
+
+def compilation() -> Compilation:
+    """A compilation of Example 1.1: front end real, back end by hand."""
+    from staxlab.capture.tracer import trace
+    from staxlab.oneliner import define
+    from staxlab.operators.record import record
+    from staxlab.transform import transform
+
+    function = define(FUNCTION_SOURCE, file="example.py")
+    sample = [torch.zeros(SHAPE), torch.zeros(SHAPE)]
+    captured = trace(function, tuple(sample), {}, options=Options())
+    transformed = transform(captured, Options())
+    loops = program()
+    made = kernel()
+    disassembled = DisassembledKernel(**{f.name: getattr(made, f.name) for f in dataclasses.fields(made)})
+    return Compilation(
+        name="f",
+        target="cpu",
+        options=Options(),
+        device=DEVICE,
+        records={
+            "capture": captured,
+            "transforms": transformed,
+            "operators": record(transformed.final, sample, Options(), basis=BASIS),
+            "loops": loops,
+            "schedule": schedule(loops, DEVICE, Options()),
+            "kernels": KernelSet((disassembled,)),
+            "wrapper": wrapper(),
+        },
+        timings={"capture": 0.0021, "transforms": 0.0004, "operators": 0.003, "loops": 0.001, "kernels": 0.012},
+        guards=("x.shape == (64, 128)", "x.dtype == float32"),
+    )

@@ -1,0 +1,54 @@
+"""The captured graph (Section 3), drawn with the function it was recorded from and what it was specialized on.
+
+The user's source comes first: every link begins there. Then the graph, and what the recording depended on (data gates,
+shapes that were read, free variables), because that is what the specialization key must contain (Proposition 2.1).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .document import Pane, View
+from .graph import graph_markup, summary_of
+from .markup import Html, element, join, table
+from .provenance import node_names
+from .registry import plain_text
+from .source import source_markup
+
+
+def view(record: Any, full: bool = False) -> View:
+    """One pane."""
+    graph = record.graph
+    source = source_markup(
+        graph, source=record.source, file=record.source_file, first=record.source_line, title=record.name
+    )
+    body = join([source, graph_markup(graph, "captured graph", full=full), *_depends_on(record)])
+    pane = Pane("capture", "Captured graph", body, summary_of(graph), plain_text(record))
+    return View(f"capture of {record.name}", (pane,), names=node_names(graph))
+
+
+def _depends_on(record: Any) -> list[Html]:
+    parts = []
+    if record.inputs:
+        rows = [
+            [
+                i.name,
+                element("code", i.path),
+                str(i.meta),
+                str(tuple(i.meta.stride)),
+                "free variable" if i.is_free else "argument",
+            ]
+            for i in record.inputs
+        ]
+        parts.append(table("Inputs", ["placeholder", "read from", "value", "strides", "kind"], rows))
+    if record.gates:
+        rows = [[gate.condition, repr(gate.value), str(gate.location or "–")] for gate in record.gates]
+        parts.append(table("Data gates: answers the recording depended on", ["question", "answer", "asked at"], rows))
+    if record.shape_reads:
+        rows = [[f"%{r.node.name}.{r.attribute}", repr(r.value), str(r.location or "–")] for r in record.shape_reads]
+        parts.append(table("Shapes that Python code read", ["question", "answer", "asked at"], rows))
+    if record.python_effects:
+        rows = [[effect.what, str(effect.location or "–")] for effect in record.python_effects]
+        parts.append(table("Side effects that happened once, while tracing", ["effect", "at"], rows))
+    parts += [element("p", text, class_="sx-note") for text in record.notes]
+    return parts
