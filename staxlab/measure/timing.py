@@ -313,12 +313,18 @@ class _Side:
     """One callable being measured: its readings so far, and how to take one more."""
 
     def __init__(
-        self, name: str, fn: Callable[[], Any], synchronize: Callable[[], None] | None, clock: Callable[[], float]
+        self,
+        name: str,
+        fn: Callable[[], Any],
+        synchronize: Callable[[], None] | None,
+        clock: Callable[[], float],
+        pause: float,
     ):
         self.name = name
         self.fn = fn
         self.synchronize = synchronize
         self.clock = clock
+        self.pause = pause
         self.calls = 1
         self.warmup = 0
         self.readings: list[float] = []
@@ -327,6 +333,8 @@ class _Side:
         """Seconds per call over ``calls`` calls. The result of a call is dropped at once, as in ``f(x)`` on its own
         line."""
         fn, synchronize, clock = self.fn, self.synchronize, self.clock
+        if self.pause:
+            time.sleep(self.pause)
         if synchronize is not None:
             synchronize()
         start = clock()
@@ -375,6 +383,7 @@ def compare(
     seed: int = 0,
     device: Any = "cpu",
     synchronize: Callable[[], None] | None = None,
+    pause: float = 0.0,
     progress: Progress | None = None,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Comparison:
@@ -384,6 +393,8 @@ def compare(
     of ``readings`` rounds takes one reading of every side, in rotating or (``order="random"``) seeded random order, so
     that drift and the caches' state hit all sides alike. ``calls`` fixes how many calls a reading averages over (by
     default as many as make it last 0.2 ms). ``device="cuda"`` or ``synchronize`` waits for an asynchronous device.
+    ``pause`` seconds before every reading let the threads of the side before it come to rest: a pool that spins while
+    it waits would otherwise slow its neighbour.
 
     Ctrl-C ends the run early and returns what was measured, marked incomplete. Any other exception passes through.
     Raises ValueError for no sides, an unknown order, or fewer than one reading.
@@ -395,7 +406,7 @@ def compare(
     if readings < 1:
         raise ValueError("at least one reading is needed")
     waiter = synchronize if synchronize is not None else device_synchronize(device)
-    measured = [_Side(name, fn, waiter, clock) for name, fn in sides.items()]
+    measured = [_Side(name, fn, waiter, clock, pause) for name, fn in sides.items()]
     complete = False
     with quiet():
         try:

@@ -1,47 +1,32 @@
-"""Drawing a roofline (Figure 1.1): log-log, units on both axes, readable on light and dark pages, and without eyes.
+"""Drawing a roofline (Figure 1.1): log-log, units on both axes, and the same content in characters for a terminal.
 
-The same figure serves three readers. A file (PNG, SVG, PDF) sets its own foreground and background. In a notebook the
-SVG is inline and takes both from the host's theme, with literal values where there is none. A terminal gets a plot in
-characters. Ceilings differ by dash pattern and kernels by marker, never by colour alone; the SVG carries a title and a
-description in words. matplotlib is used through its object interface only, so no display and no global state is
-touched.
+The highest ceiling of each kind is the roof, drawn stronger; the others lie beneath it with dash patterns of their own.
+Kernels are markers, labelled with what they reach and how much of the roof that is.
 """
 
 from __future__ import annotations
 
-import io
 import math
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..errors import MissingDependencyError, OptionError
+from ..errors import MissingDependencyError
+from .figures import (
+    DASHES,
+    MARKERS,
+    SERIES,
+    colour_axes,
+    follow_host,
+    label_svg,
+    new_figure,
+    palette,
+    render_svg,
+    write_figure,
+)
 from .markup import escape
-from .theme import COLOURS
 
 if TYPE_CHECKING:
     from ..measure.roofline import Roofline
-
-MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "<", ">")
-DASHES = ("-", (0, (6, 2)), (0, (2, 2)), (0, (6, 2, 1, 2)), (0, (1, 1)), (0, (9, 3)))
-
-#: Colours of lines and markers, at least 3:1 against both backgrounds (WCAG 2.2, 1.4.11).
-SERIES = ("#2f7fd0", "#c8602a", "#3a8f4f", "#9a62c7", "#b0554f", "#7a7f2f", "#2f8f8f", "#b05a9a", "#6f7a86", "#a67a1f")
-
-#: How an inline SVG finds the host's own colours, by role.
-HOST_COLOURS = {
-    "background": "var(--jp-layout-color0, var(--vscode-editor-background, {}))",
-    "text": "var(--jp-content-font-color1, var(--vscode-editor-foreground, {}))",
-}
-FILE_TYPES = (".png", ".svg", ".pdf")
-
-
-def palette(theme: str) -> dict[str, str]:
-    """Literal colours of the "light" or "dark" theme. OptionError for another name."""
-    if theme not in ("light", "dark"):
-        raise OptionError(f"unknown theme {theme!r}", remedy="choose 'light' or 'dark'")
-    position = ("light", "dark").index(theme)
-    return {role: COLOURS[role][position] for role in ("background", "text")}
 
 
 def extent(roofline: Roofline) -> tuple[float, float, float, float]:
@@ -58,17 +43,8 @@ def extent(roofline: Roofline) -> tuple[float, float, float, float]:
 
 def build_figure(roofline: Roofline, colours: dict[str, str]) -> Any:
     """A matplotlib Figure of the roofline. MissingDependencyError without matplotlib."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise MissingDependencyError(
-            "drawing a roofline needs matplotlib", remedy='pip install "staxlab[notebook]"'
-        ) from error
-
     entries = len(roofline.ceilings) + len(roofline.points)
-    figure = Figure(
-        figsize=(7.2, 4.6 + 0.2 * math.ceil(entries / 2)), layout="constrained", facecolor=colours["background"]
-    )
+    figure = new_figure((7.2, 4.6 + 0.2 * math.ceil(entries / 2)), colours)
     axes = figure.add_subplot()
     left, right, bottom, top = extent(roofline)
     axes.set(xscale="log", yscale="log", xlim=(left, right), ylim=(bottom / 1e9, top / 1e9))
@@ -97,7 +73,9 @@ def build_figure(roofline: Roofline, colours: dict[str, str]) -> Any:
             f"ridge {roofline.ridge:.3g} FLOP/byte", (roofline.ridge, bottom / 1e9), xytext=(5, 6),
             textcoords="offset points", color=colours["text"], fontsize=9,
         )  # fmt: skip
-    _colour(figure, axes, colours)
+    colour_axes(axes, colours)
+    if entries:
+        figure.legend(loc="outside lower left", ncols=2, frameon=False, fontsize=8.5, labelcolor=colours["text"])
     return figure
 
 
@@ -124,19 +102,6 @@ def _draw_ceilings(axes: Any, roofline: Roofline, left: float, right: float) -> 
             series += 1
 
 
-def _colour(figure: Any, axes: Any, colours: dict[str, str]) -> None:
-    """Foreground and background of everything that is neither line nor marker."""
-    axes.set_facecolor(colours["background"])
-    axes.grid(True, which="major", color=colours["text"], alpha=0.2, linewidth=0.7)
-    axes.tick_params(which="both", colors=colours["text"], labelcolor=colours["text"])
-    for spine in axes.spines.values():
-        spine.set_color(colours["text"])
-    for text in (axes.title, axes._left_title, axes.xaxis.label, axes.yaxis.label):
-        text.set_color(colours["text"])
-    if axes.get_legend_handles_labels()[0]:
-        figure.legend(loc="outside lower left", ncols=2, frameon=False, fontsize=8.5, labelcolor=colours["text"])
-
-
 def svg_text(roofline: Roofline, theme: str | None = None) -> str:
     """The plot as an SVG element with a title and a description. ``theme=None`` follows the page it is put in."""
     colours = palette(theme or "light")
@@ -144,52 +109,9 @@ def svg_text(roofline: Roofline, theme: str | None = None) -> str:
     return label_svg(text if theme else follow_host(text, colours), roofline.title, roofline.description)
 
 
-def render_svg(figure: Any) -> str:
-    """A figure as an ``<svg>`` element: text kept as text, the same bytes every time."""
-    import matplotlib
-
-    buffer = io.StringIO()
-    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "staxlab", "font.family": ["sans-serif"]}):
-        figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
-    text = buffer.getvalue()
-    return text[text.index("<svg") :]
-
-
-def follow_host(svg: str, colours: dict[str, str]) -> str:
-    """Replace the literal foreground and background by the host's variables, keeping the literal as the fallback."""
-    for role, value in HOST_COLOURS.items():
-        svg = re.sub(rf"(fill|stroke): {colours[role]}\b", rf"\1: {value.format(colours[role])}", svg)
-    return svg
-
-
-def label_svg(svg: str, title: str, description: str) -> str:
-    """Give an SVG a name and a description that assistive technology reads."""
-    head, rest = svg.split(">", 1)
-    head = re.sub(r' (width|height)="[^"]*"', "", head)
-    head += ' role="img" style="max-width: 46em; width: 100%; height: auto"'
-    head += f' aria-label="{escape(title + ". " + description)}"'
-    return f"{head}><title>{escape(title)}</title><desc>{escape(description)}</desc>{rest}"
-
-
 def write_plot(roofline: Roofline, path: Path, theme: str = "light") -> Path:
     """Write PNG, SVG or PDF by the path's suffix; the description goes into the file."""
     return write_figure(build_figure(roofline, palette(theme)), path, roofline.title, roofline.description)
-
-
-def write_figure(figure: Any, path: Path, title: str, description: str) -> Path:
-    """Write a matplotlib figure with its alternative text. OptionError for a file type other than PNG, SVG, PDF."""
-    kind = path.suffix.lower()
-    if kind not in FILE_TYPES:
-        raise OptionError(
-            f"cannot write a plot as {path.suffix or path.name!r}", remedy=f"end the name in {', '.join(FILE_TYPES)}"
-        )
-    path.parent.mkdir(parents=True, exist_ok=True)
-    if kind == ".svg":
-        path.write_text(label_svg(render_svg(figure), title, description) + "\n")
-    else:
-        words = {"Title": title, "Description" if kind == ".png" else "Subject": description}
-        figure.savefig(path, dpi=150, metadata=words)
-    return path
 
 
 def figure_html(roofline: Roofline) -> str:

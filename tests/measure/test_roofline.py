@@ -14,6 +14,7 @@ import torch
 from staxlab.errors import BuildError, MissingDependencyError, OptionError
 from staxlab.measure import machine, roofline, roofline_probes
 from staxlab.measure.roofline import Ceiling, Point, Probe, Roofline, measure
+from staxlab.view import figures
 from staxlab.view import roofline as drawing
 from staxlab.view.theme import contrast
 
@@ -101,25 +102,25 @@ def test_every_file_type_and_the_refusal_of_others(record, tmp_path):
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_both_themes_are_legible(record, theme):
-    colours = drawing.palette(theme)
+    colours = figures.palette(theme)
     assert contrast(colours["text"], colours["background"]) >= 4.5
-    for series in drawing.SERIES:
+    for series in figures.SERIES:
         assert contrast(series, colours["background"]) >= 3.0, series
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_files_set_both_foreground_and_background(record, tmp_path, theme):
     svg = record.plot(tmp_path / "r.svg", theme).read_text()
-    colours = drawing.palette(theme)
+    colours = figures.palette(theme)
     used = set(re.findall(r"(?:fill|stroke): (#[0-9a-f]{6})", svg))
     assert {colours["background"], colours["text"]} <= used
     # Nothing is drawn in a colour that nobody chose (matplotlib's own black, white or blue).
-    assert used <= {colours["background"], colours["text"], *drawing.SERIES}
+    assert used <= {colours["background"], colours["text"], *figures.SERIES}
 
 
 def test_inline_drawing_takes_its_colours_from_the_host_with_fallbacks(record):
     svg = drawing.svg_text(record)
-    colours = drawing.palette("light")
+    colours = figures.palette("light")
     for role, variable in (("background", "--jp-layout-color0"), ("text", "--jp-content-font-color1")):
         assert f"var({variable}" in svg
         bare = re.findall(rf"(?:fill|stroke): {colours[role]}", svg)
@@ -128,8 +129,8 @@ def test_inline_drawing_takes_its_colours_from_the_host_with_fallbacks(record):
 
 
 def test_kernels_and_ceilings_differ_by_more_than_colour(record):
-    assert len(set(drawing.MARKERS)) >= len(record.points)
-    assert len(set(map(str, drawing.DASHES))) >= len(record.of("bandwidth"))
+    assert len(set(figures.MARKERS)) >= len(record.points)
+    assert len(set(map(str, figures.DASHES))) >= len(record.of("bandwidth"))
 
 
 def test_notebook_bundle_has_a_drawing_and_a_text_fallback(record):

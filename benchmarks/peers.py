@@ -1,0 +1,144 @@
+"""The compilers being compared, behind one interface: are you here, and how do I call you on these inputs?"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from benchmarks.cases import Case
+
+
+@dataclass(frozen=True)
+class Side:
+    """A case prepared by a peer. ``run()`` does the work and waits for it; ``outputs()`` gives torch tensors.
+
+    ``first_call`` is the seconds of the first call, compilation included; ``details`` what else the peer can tell.
+    """
+
+    run: Callable[[], Any]
+    outputs: Callable[[], tuple[torch.Tensor, ...]]
+    first_call: float
+    details: dict[str, Any] = field(default_factory=dict)
+    compilation: Any = None
+
+
+@dataclass(frozen=True)
+class Peer:
+    """``missing(device)`` is None if the peer can run there, else why not; ``install`` is how to get it."""
+
+    name: str
+    title: str
+    prepare: Callable[[Case, list[torch.Tensor]], Side]
+    missing: Callable[[str], str | None] = lambda device: None
+    install: str = ""
+
+
+def _tensors(result: Any) -> tuple[torch.Tensor, ...]:
+    return tuple(result) if isinstance(result, (tuple, list)) else (result,)
+
+
+def _torch_side(function: Callable[..., Any], inputs: list[torch.Tensor], **more: Any) -> Side:
+    start = time.perf_counter()
+    function(*inputs)
+    if inputs[0].is_cuda:
+        torch.cuda.synchronize()
+    first = time.perf_counter() - start
+    return Side(lambda: function(*inputs), lambda: _tensors(function(*inputs)), first, **more)
+
+
+def _eager(case: Case, inputs: list[torch.Tensor]) -> Side:
+    return _torch_side(case.function, inputs)
+
+
+def _torch_compile(case: Case, inputs: list[torch.Tensor]) -> Side:
+    return _torch_side(torch.compile(case.function), inputs)
+
+
+def _staxlab(case: Case, inputs: list[torch.Tensor]) -> Side:
+    import staxlab
+
+    compiled = staxlab.compile(case.function, strict_native=True)
+    side = _torch_side(compiled, inputs)
+    compilation = compiled.versions[-1].compilation
+    details = {
+        "kernels": [kernel.name for kernel in compilation.kernels],
+        "stages_s": dict(compilation.timings),
+    }
+    return Side(side.run, side.outputs, side.first_call, details, compilation)
+
+
+def _xla(case: Case, inputs: list[torch.Tensor]) -> Side:
+    import jax
+    import jax.numpy as jnp
+
+    arrays = [jnp.asarray(t.cpu().numpy()) for t in inputs]
+    function = jax.jit(case.jax(jax, jnp))
+
+    def run() -> Any:
+        return jax.block_until_ready(function(*arrays))
+
+    start = time.perf_counter()
+    run()
+    first = time.perf_counter() - start
+    import numpy
+
+    return Side(run, lambda: tuple(torch.from_numpy(numpy.array(a)) for a in _tensors(run())), first)
+
+
+def _no_torch_compile(device: str) -> str | None:
+    if device == "cuda" and importlib.util.find_spec("triton") is None:
+        return "torch.compile needs Triton for CUDA"
+    return None
+
+
+def _no_jax(device: str) -> str | None:
+    if importlib.util.find_spec("jax") is None:
+        return "jax is not installed"
+    if device == "cuda":
+        import jax
+
+        if all(d.platform == "cpu" for d in jax.devices()):
+            return "this jax sees no GPU"
+    return None
+
+
+PEERS: dict[str, Peer] = {
+    "eager": Peer("eager", "eager PyTorch", _eager),
+    "torch_compile": Peer(
+        "torch_compile", "torch.compile", _torch_compile, _no_torch_compile, 'pip install "staxlab[gpu]"'
+    ),
+    "xla": Peer("xla", "XLA (jax.jit)", _xla, _no_jax, 'pip install "staxlab[benchmark]"'),
+    "staxlab": Peer("staxlab", "staxlab", _staxlab),
+}
+
+
+def select(names: str) -> list[Peer]:
+    """Peers by comma-separated names. KeyError names the unknown one."""
+    chosen = []
+    for name in (part.strip() for part in names.split(",")):
+        if name not in PEERS:
+            raise KeyError(f"no peer named {name!r}; peers: {', '.join(PEERS)}")
+        chosen.append(PEERS[name])
+    return chosen
+
+
+def limit_cores(threads: int | None) -> None:
+    """Give this process ``threads`` cores, so that every peer's thread pool is as large. Call before importing a peer.
+
+    Where the system has no affinity, only PyTorch's own thread count can be set. ValueError for more than there are.
+    """
+    if threads is None:
+        return
+    if hasattr(os, "sched_setaffinity"):
+        cores = sorted(os.sched_getaffinity(0))
+        if threads > len(cores):
+            raise ValueError(f"{threads} threads asked for, {len(cores)} cores usable")
+        if threads < len(cores):
+            os.sched_setaffinity(0, cores[:threads])
+    torch.set_num_threads(threads)
