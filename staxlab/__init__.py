@@ -1,0 +1,68 @@
+"""staxlab: a deep-learning compiler you can stand inside.
+
+``staxlab.compile(fn)`` compiles, ``staxlab.explain(fn, *args)`` shows every stage of a compilation, and
+``staxlab.learn`` holds the exercises. Importing the package loads PyTorch and light modules only; everything heavy is
+imported when it is first used.
+"""
+
+from __future__ import annotations
+
+from . import errors
+from .api import compile, explain, trace
+from .capture.gates import gate
+from .errors import (
+    BuildError,
+    CaptureError,
+    CodegenError,
+    ConstraintError,
+    FallbackWarning,
+    GuardError,
+    LoweringError,
+    MissingDependencyError,
+    OptionError,
+    RecompileWarning,
+    ScheduleError,
+    StaxError,
+    TransformError,
+)
+from .options import Decision, DeviceSpec, Options
+from .pipeline import Compilation
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "BuildError",
+    "CaptureError",
+    "CodegenError",
+    "Compilation",
+    "ConstraintError",
+    "Decision",
+    "DeviceSpec",
+    "FallbackWarning",
+    "GuardError",
+    "LoweringError",
+    "MissingDependencyError",
+    "OptionError",
+    "Options",
+    "RecompileWarning",
+    "ScheduleError",
+    "StaxError",
+    "TransformError",
+    "compile",
+    "errors",
+    "explain",
+    "gate",
+    "register_lowering",
+    "trace",
+]
+
+
+def __getattr__(name: str):
+    # `measure`, `learn` and `view` load when first touched; `register_lowering` pulls in the lowering rules.
+    import importlib
+
+    if name in ("measure", "learn", "view"):
+        return importlib.import_module(f".{name}", __name__)
+    if name == "register_lowering":
+        return importlib.import_module(".loops.lowering", __name__).register_lowering
+    raise AttributeError(f"module 'staxlab' has no attribute {name!r}")

@@ -48,11 +48,13 @@ def compile(
     if not callable(fn):
         raise OptionError(f"staxlab.compile takes a function or module, got {type(fn).__name__}")
 
-    def build(function: Callable, args: tuple, kwargs: dict[str, Any]) -> Compilation:
-        target = _target_of((args, kwargs))
-        return compile_region(function, args, kwargs, resolved, device_spec(target, resolved), target=target)
+    return Dispatcher(fn, functools.partial(_compile_here, resolved), resolved)
 
-    return Dispatcher(fn, build, resolved)
+
+def _compile_here(options: Options, function: Callable, args: tuple, kwargs: dict[str, Any], key: Any) -> Compilation:
+    """Compile for the device the arguments are on."""
+    target = _target_of((function, args, kwargs))
+    return compile_region(function, args, kwargs, options, device_spec(target, options), target=target, key=key)
 
 
 def explain(
@@ -74,18 +76,16 @@ def explain(
     Raises as :func:`compile` and its first call do.
     """
     resolved = Options.resolve(backend=backend, mode=mode, options=options, strict_native=strict_native)
-    here = _target_of((args, kwargs))
+    here = _target_of((fn, args, kwargs))
     chosen = target or here
     device: DeviceSpec = device_spec(chosen, resolved)
-    runnable = torch.device(chosen).type == torch.device(here).type if not chosen.startswith("sm_") else False
-    dispatcher = Dispatcher(
-        fn,
-        lambda function, a, k: compile_region(
-            function, a, k, resolved, device, target=chosen, runnable=runnable
-        ),
-        resolved,
-    )
-    return dispatcher.specialize(args, kwargs).compilation
+
+    def build(function: Callable, args: tuple, kwargs: dict[str, Any], key: Any) -> Compilation:
+        return compile_region(
+            function, args, kwargs, resolved, device, target=chosen, runnable=chosen == here, key=key
+        )
+
+    return Dispatcher(fn, build, resolved).specialize(*args, **kwargs).compilation
 
 
 def trace(fn: Callable | torch.nn.Module, *args: Any, execute: bool = True, **kwargs: Any) -> Any:
@@ -97,7 +97,7 @@ def trace(fn: Callable | torch.nn.Module, *args: Any, execute: bool = True, **kw
 
 
 def _target_of(structure: Any) -> str:
-    """The device of the tensor arguments: "cpu" or "cuda". OptionError if they disagree."""
+    """"cuda" if a tensor or module among the arguments is on a GPU, else "cpu"."""
     found: dict[str, None] = {}
 
     def visit(value: Any) -> None:
@@ -114,7 +114,4 @@ def _target_of(structure: Any) -> str:
                 visit(part)
 
     visit(structure)
-    kinds = [kind for kind in found if kind in ("cpu", "cuda")]
-    if "cuda" in kinds:
-        return "cuda"
-    return "cpu"
+    return "cuda" if "cuda" in found else "cpu"

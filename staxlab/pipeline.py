@@ -52,12 +52,18 @@ class Compilation:
     records: dict[str, Any] = field(default_factory=dict)
     timings: dict[str, float] = field(default_factory=dict)
     key: Any = None
-    guards: tuple[Any, ...] = ()
     sample: list[torch.Tensor] | None = field(default=None, repr=False)
     function: Callable | None = field(default=None, repr=False)
     arguments: tuple[tuple, dict] | None = field(default=None, repr=False)
     executor: Callable[[list[torch.Tensor]], Any] | None = field(default=None, repr=False)
     fallback_reason: str | None = None
+
+    @property
+    def guards(self) -> tuple[Any, ...]:
+        """One guard for each component of the key (Definition 2.3)."""
+        from .specialize.guards import guards
+
+        return guards(self.key) if self.key is not None else ()
 
     # -- the records, by name -----------------------------------------------------------------------------------------
 
@@ -267,21 +273,23 @@ def compile_region(
     *,
     target: str = "cpu",
     runnable: bool = True,
-    name: str | None = None,
+    key: Any = None,
 ) -> Compilation:
     """Run the stages of ``options.backend`` on a function and sample arguments.
 
-    ``runnable=False`` stops before the artifact (a target that is not here). Raises CaptureError when the function
+    ``key`` is the specialization key the result will hold for. ``runnable=False`` stops before the artifact (a target
+    that is not here). Raises CaptureError when the function
     cannot be recorded, LoweringError in strict mode where the fallback would run, BuildError without a compiler, and
     whatever the user's own function raises.
     """
     if options.backend not in BACKENDS:
         raise OptionError(f"unknown backend {options.backend!r}; known: {', '.join(BACKENDS)}")
     compilation = Compilation(
-        name=name or getattr(function, "__qualname__", type(function).__name__),
+        name=getattr(function, "__name__", None) or type(function).__name__,
         target=target,
         options=options,
         device=device,
+        key=key,
         function=function,
         arguments=(args, kwargs),
     )
@@ -292,7 +300,7 @@ def compile_region(
         for stage in STAGES:
             _run_stage(compilation, stage)
             if stage.name == "capture":
-                compilation.sample = compilation.capture.bind(args, kwargs)
+                compilation.sample = compilation.capture.samples
             reason = _obstacle(compilation, stage.name)
             if reason is not None:
                 _fall_back(compilation, reason)
@@ -302,6 +310,8 @@ def compile_region(
     finally:
         # The sample belongs to the caller; a kept compilation must not keep the caller's tensors alive.
         compilation.sample = compilation.function = compilation.arguments = None
+        if compilation.capture is not None:
+            compilation.capture.release()
     compilation.executor = _executor(compilation)
     _warn_about_fallbacks(compilation)
     return compilation
@@ -319,6 +329,9 @@ def _obstacle(compilation: Compilation, stage: str) -> str | None:
         return None
     if stage == "capture" and torch.is_grad_enabled() and any(t.requires_grad for t in compilation.sample):
         return "an input requires grad: training regions run through autograd operator by operator"
+    if stage == "capture" and compilation.capture.opaque_nodes:
+        node = compilation.capture.opaque_nodes[0]
+        return f"{node.target_name()} ({node.location}) decides by the data it reads inside"
     if stage == "operators" and compilation.operators.mutations:
         node = compilation.operators.mutations[0]
         where = f" at {node.location}" if node.location else ""
@@ -353,7 +366,8 @@ def _executor(compilation: Compilation) -> Callable[[list[torch.Tensor]], Any] |
 
 def _flat(module: GraphModule) -> Callable[[list[torch.Tensor]], tuple]:
     def run(inputs: list[torch.Tensor]) -> tuple:
-        return Interpreter(module).run(*inputs)
+        result = Interpreter(module).run(*inputs)
+        return result if isinstance(result, tuple) else (result,)
 
     return run
 

@@ -31,7 +31,7 @@ from typing import Any, Protocol
 
 import torch
 
-from ..errors import RecompileWarning
+from ..errors import GuardError, RecompileWarning
 from ..options import Options
 from .ambient import must_run_eagerly, read_ambient
 from .free_variables import Environment, collect
@@ -56,6 +56,7 @@ class Region(Protocol):
     """What ``compile_region`` returns."""
 
     capture: Any
+    key: Key | None
 
     def call(self, inputs: list[torch.Tensor]) -> Any: ...
 
@@ -250,6 +251,18 @@ class Dispatcher:
         version.calls += 1
         return version.region.capture.rebuild(version.region.call(flat))
 
+    def specialize(self, *args: Any, **kwargs: Any) -> Version:
+        """The version for these arguments, compiled if need be, without running it.
+
+        Raises GuardError where a call would run eagerly: inside another capture, or beyond the limits of versions.
+        """
+        if kwargs:
+            args, kwargs = self.parameters.canonical(len(args), tuple(kwargs))(args, kwargs)
+        version = None if must_run_eagerly() else self._find(args, kwargs)[0]
+        if version is None:
+            raise GuardError(f"no version of {self.name!r} can be made for this call: it would run eagerly")
+        return version
+
     def _level_one(self, last: LastCall) -> bool:
         state = last.state
         if read_ambient() != last.ambient or must_run_eagerly():
@@ -358,6 +371,7 @@ class Dispatcher:
         gates = gate_signature(gate.value for gate in replay.gates) if replay is not None else ()
         gate_names = tuple(_gate_name(gate) for gate in replay.gates) if replay is not None else ()
         key = self._key(lookup, state, gates, gate_names)
+        region.key = key  # only now complete: tracing has found the data gates
         code = _replay_code(replay) if replay is not None else ""
         version = Version(key, region, len(self._versions) + 1, replay_code=code)
         self._versions.append(version)
