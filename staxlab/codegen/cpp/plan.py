@@ -1,0 +1,304 @@
+"""Which loop is vectorised, which are parallel, how a reduction is accumulated (Sections 8.1 to 8.3, Algorithm 8.1).
+
+Nothing is written here: :func:`plan` looks at a schedule node and returns a :class:`LoopPlan` of plain decisions, each
+with the alternatives it had and the quantities it looked at. :mod:`.loops` then writes what the plan says.
+
+Every choice that changes the order of floating-point additions depends on the shape, the options and the vector width
+only, never on the number of threads: a kernel gives the same bits on one core and on sixty-four.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+import torch
+
+from ...loops.body import LoopBody, Statement
+from ...loops.expressions import Expr, Symbol
+from ...loops.ops import OPERATIONS
+from ...options import Decision, DeviceSpec, Options
+from ...schedule.records import ScheduleNode
+from .types import INTEGERS, element_bytes
+
+#: Algorithm 8.1's grain: below this much estimated work (in vector-operation units) per thread, a parallel region
+#: costs more than it saves. Starting and joining threads takes a few microseconds.
+GRAIN = 4096.0
+
+#: A reduction to few outputs is cut into pieces of at least this many elements, at most this many pieces.
+CHUNK_ELEMENTS = 1 << 15
+MOST_CHUNKS = 64
+
+#: Vector registers a block of accumulators may take in a reduction over outer loops.
+DEFAULT_ACCUMULATORS = 4
+
+
+@dataclass(frozen=True)
+class LoopPlan:
+    """The shape of a kernel's loops.
+
+    ``outer`` are the loops around the innermost body, outermost first, ``parallel`` of which are one parallel loop;
+    ``inner`` are reduction loops inside them except a vectorised one. ``vector`` is the vectorised index (None: one
+    element at a time, ``lanes`` 1). ``form`` is "pointwise", "inner" (the vectorised loop is reduced; also any
+    reduction without vectors) or "outer" (the vectorised loop is kept, the reduced loops run inside it).
+    ``chunks > 1`` cuts the first reduced loop into pieces of ``chunk`` iterations with partial results of their own.
+    """
+
+    form: str
+    outer: tuple[Symbol, ...]
+    inner: tuple[Symbol, ...]
+    vector: Symbol | None
+    innermost: Symbol | None
+    lanes: int
+    parallel: int
+    parallel_innermost: bool
+    accumulators: int = 1
+    chunks: int = 1
+    chunk: int = 0
+    decisions: tuple[Decision, ...] = ()
+    extents: dict[Symbol, int] = field(default_factory=dict)
+
+
+def extent(symbol: Symbol) -> int:
+    return int(symbol.upper) + 1
+
+
+def lanes_for(
+    statements: list[Statement], vector: Symbol, device: DeviceSpec, extra: tuple[torch.dtype, ...] = ()
+) -> int:
+    """Lanes such that no vector of the kernel is wider than a register: register bytes over the widest element."""
+    if device.instruction_set == "scalar":
+        return 1
+    widest = max((element_bytes(d) for d in extra), default=1)
+    varying: set[int] = set()
+    for statement in statements:
+        used = {a for a in statement.args if isinstance(a, int) and not isinstance(a, bool)}
+        if statement.operation in ("constant",):
+            used = set()
+        depends = bool(used & varying) or any(
+            isinstance(a, Expr) and (vector in a.symbols or any(s.name.startswith("indirect") for s in a.symbols))
+            for a in statement.args
+        )
+        if depends or statement.operation in ("masked", "indirect"):
+            varying.add(statement.id)
+            widest = max(widest, element_bytes(statement.dtype))
+    return max(device.vector_bytes // widest, 1)
+
+
+def _access_cost(index: Expr, symbol: Symbol, lanes: int) -> float:
+    """Estimated cost of one vector read or write along ``symbol``, in vector operations."""
+    coefficient = index.coefficient(symbol)
+    if any(s.name.startswith("indirect") for s in index.symbols):
+        return 1.5 * lanes
+    if coefficient is None:
+        return 3.0 * lanes
+    if not coefficient.is_constant:
+        return 1.5 * lanes
+    step = int(coefficient)
+    return {0: 0.25, 1: 1.0, -1: 2.0}.get(step, 1.25 * lanes)
+
+
+def _operation_cost(statement: Statement, lanes: int) -> float:
+    rule = OPERATIONS.get(statement.operation)
+    if rule is None:
+        return 1.0 if statement.operation in ("to_dtype", "masked", "index_value", "indirect") else 0.0
+    if rule.transcendental:
+        return float(rule.cost) if statement.dtype.is_floating_point else 4.0 * lanes
+    if statement.dtype in INTEGERS and statement.operation in ("floordiv", "truncdiv", "remainder", "fmod"):
+        return 4.0 * lanes
+    return 1.0
+
+
+def _product(values: object) -> int:
+    return math.prod(values)  # type: ignore[arg-type]
+
+
+def plan(node: ScheduleNode, device: DeviceSpec, options: Options) -> LoopPlan:
+    """Decide the loops of a computed node that has at least one point and one element to reduce."""
+    body = node.body
+    assert body is not None
+    statements = body.all_statements()
+    accesses = [s.args[1] for s in statements if s.operation == "load"] + [node.writes[0].index]
+    # argmax and argmin keep an index beside each value.
+    extra = (_position_dtype(node),) if node.reduction in ("argmax", "argmin") else ()
+    if node.kind == "reduction" and node.accumulate_dtype is not None:
+        extra += (node.accumulate_dtype,)
+    vector, lanes, vector_decision = _choose_vector(node, body, statements, accesses, device, extra)
+    reduced = list(body.reduction_indices)
+    kept = list(body.indices)
+    if vector is None or lanes == 1:
+        lanes, vector = 1, None
+        innermost = reduced[-1] if reduced else kept[-1] if kept else None
+    else:
+        innermost = vector
+    form = "pointwise" if not reduced else "outer" if innermost in kept else "inner"
+    outer = [s for s in kept if s != innermost]
+    inner = [s for s in reduced if s != innermost]
+    work = _work(node, body, statements, accesses, innermost, lanes)
+    decisions = [vector_decision]
+    accumulators, chunks, chunk = 1, 1, 0
+    if form == "inner":
+        accumulators, decision = _choose_accumulators(node, innermost, lanes, options)
+        decisions.append(decision)
+        chunks, chunk, decision = _choose_chunks(node, inner, innermost, lanes, accumulators)
+        decisions.append(decision)
+    elif form == "outer":
+        accumulators = min(options.accumulators or DEFAULT_ACCUMULATORS, max(extent(innermost) // lanes, 1))
+        decisions.append(Decision(
+            "accumulators", node.name, accumulators,
+            "neighbouring vectors of outputs are reduced together, so each row is read a whole block at a time",
+            inputs=(("extent", extent(innermost)), ("lanes", lanes)),
+        ))  # fmt: skip
+    parallel, along, decision = _choose_parallel(node, outer, innermost, form, lanes, accumulators, chunks, work, device)
+    decisions.append(decision)
+    return LoopPlan(
+        form, tuple(outer), tuple(inner), vector, innermost, lanes, parallel, along, accumulators, chunks, chunk,
+        tuple(decisions),
+    )  # fmt: skip
+
+
+def _position_dtype(node: ScheduleNode) -> torch.dtype:
+    """The dtype argmax and argmin count positions in: as wide as the compared value where that suffices."""
+    assert node.accumulate_dtype is not None
+    return torch.int32 if node.reduction_numel < 2**31 and element_bytes(node.accumulate_dtype) <= 4 else torch.int64
+
+
+position_dtype = _position_dtype
+
+
+def _choose_vector(
+    node: ScheduleNode,
+    body: LoopBody,
+    statements: list[Statement],
+    accesses: list[Expr],
+    device: DeviceSpec,
+    extra: tuple[torch.dtype, ...],
+) -> tuple[Symbol | None, int, Decision]:
+    """Proposition 8.1 allows any loop: pointwise iterations are independent and every merge is associative. The
+    cheapest by a simple model wins: reads and operations per vector, the lanes wasted at the end of a row, and for a
+    reduced loop the merging of lanes per row."""
+    if device.instruction_set == "scalar":
+        return None, 1, Decision("vector-loop", node.name, None, "the instruction set has no vectors")
+    scalar = sum(2.0 for _ in accesses) + sum(_operation_cost(s, 1) * 2.0 for s in statements)
+    costs: dict[str, float] = {"none": scalar}
+    found: dict[str, tuple[Symbol, int]] = {}
+    for symbol in reversed(body.symbols):
+        stored = (node.store_dtype,) if symbol in body.indices and node.store_dtype is not None else ()
+        lanes = lanes_for(statements, symbol, device, extra + stored)
+        if lanes == 1:
+            continue
+        n = extent(symbol)
+        vectors = -(-n // lanes)
+        per_vector = sum(_access_cost(a, symbol, lanes) for a in accesses) + sum(
+            _operation_cost(s, lanes) for s in statements
+        )
+        tail = 2.0 if n % lanes else 0.0
+        merge = 3.0 * math.log2(lanes) + 4.0 if symbol in body.reduction_indices else 0.0
+        costs[symbol.name] = (vectors * per_vector + tail + merge) / n
+        found[symbol.name] = (symbol, lanes)
+    best = min(costs, key=lambda name: costs[name])
+    inputs = tuple((f"cost of {name}", round(cost, 3)) for name, cost in costs.items())
+    if best == "none":
+        reason = "no loop is long enough, or regular enough, for vectors to pay"
+        return None, 1, Decision("vector-loop", node.name, None, reason, tuple(costs), inputs)
+    symbol, lanes = found[best]
+    reason = f"least estimated cost per element, {lanes} lanes at a time"
+    return symbol, lanes, Decision("vector-loop", node.name, best, reason, tuple(costs), inputs)
+
+
+def _work(
+    node: ScheduleNode,
+    body: LoopBody,
+    statements: list[Statement],
+    accesses: list[Expr],
+    innermost: Symbol | None,
+    lanes: int,
+) -> float:
+    """Estimated vector operations of the whole node."""
+    if innermost is None:
+        return 1.0
+    per_vector = sum(_access_cost(a, innermost, lanes) for a in accesses) + sum(
+        _operation_cost(s, lanes) for s in statements
+    )
+    points = node.numel * max(node.reduction_numel, 1)
+    return per_vector * points / extent(innermost) * -(-extent(innermost) // lanes)
+
+
+def _choose_accumulators(
+    node: ScheduleNode, innermost: Symbol | None, lanes: int, options: Options
+) -> tuple[int, Decision]:
+    if innermost is None:
+        return 1, Decision("accumulators", node.name, 1, "a single element is reduced")
+    vectors = extent(innermost) // lanes
+    wanted = options.accumulators or DEFAULT_ACCUMULATORS
+    chosen = max(min(wanted, vectors), 1)
+    reason = (
+        "an addition waits for the one before it in the same accumulator; several hide that latency"
+        if chosen > 1
+        else "the row is too short for more than one"
+    )
+    return chosen, Decision(
+        "accumulators", node.name, chosen, reason, (1, 2, 4, 8), (("vectors per row", vectors), ("lanes", lanes))
+    )
+
+
+def _choose_chunks(
+    node: ScheduleNode, inner: list[Symbol], innermost: Symbol | None, lanes: int, accumulators: int
+) -> tuple[int, int, Decision]:
+    """Cut the first reduced loop when there are too few outputs to share among threads (Section 6.5's splitting)."""
+    first = inner[0] if inner else innermost
+    total = node.reduction_numel
+    few = node.numel < MOST_CHUNKS
+    inputs = (("outputs", node.numel), ("elements per output", total))
+    if first is None or not few or total < 2 * CHUNK_ELEMENTS:
+        reason = "outputs alone give enough parallel work" if not few else "the reduction is short"
+        return 1, 0, Decision("chunks", node.name, 1, reason, inputs=inputs)
+    n = extent(first)
+    wanted = max(min(total // CHUNK_ELEMENTS, MOST_CHUNKS), 1)
+    step = lanes * accumulators if first == innermost else 1
+    chunk = -(-n // wanted)
+    chunk = -(-chunk // step) * step
+    chunks = -(-n // chunk)
+    if chunks == 1:
+        return 1, 0, Decision("chunks", node.name, 1, "the outermost reduced loop is too short to cut", inputs=inputs)
+    reason = "few outputs: pieces of fixed size are reduced apart and merged in order, whatever the number of threads"
+    return chunks, chunk, Decision("chunks", node.name, chunks, reason, inputs=(*inputs, ("iterations each", chunk)))
+
+
+def _choose_parallel(
+    node: ScheduleNode,
+    outer: list[Symbol],
+    innermost: Symbol | None,
+    form: str,
+    lanes: int,
+    accumulators: int,
+    chunks: int,
+    work: float,
+    device: DeviceSpec,
+) -> tuple[int, bool, Decision]:
+    """Algorithm 8.1: take loops from the outside in until there are at least 2P iterations to share; none at all when
+    the work per thread would fall below the grain."""
+    threads = max(device.threads, 1)
+    inputs = (("threads", threads), ("work", round(work)), ("grain", GRAIN))
+    if work < 2 * GRAIN:
+        reason = "the whole kernel is shorter than starting threads would take"
+        return 0, False, Decision("parallel-depth", node.name, 0, reason, inputs=inputs)
+    product = chunks
+    depth = 0
+    for symbol in outer:
+        if product >= 2 * threads:
+            break
+        product *= extent(symbol)
+        depth += 1
+    along = False
+    if product < 2 * threads and form in ("pointwise", "outer") and innermost is not None:
+        blocks = -(-extent(innermost) // (lanes * (accumulators if form == "outer" else 1)))
+        product *= blocks
+        along = True
+        depth = len(outer)
+    waste = -(-product // threads) / (product / threads) - 1
+    reason = f"{product} iterations to share among {threads} threads, imbalance {100 * waste:.0f}%"
+    choice = depth + (1 if along else 0) + (1 if chunks > 1 else 0)
+    if product == 1:
+        return 0, False, Decision("parallel-depth", node.name, 0, "there is nothing to share", inputs=inputs)
+    return depth, along, Decision("parallel-depth", node.name, choice, reason, inputs=inputs)

@@ -1,0 +1,275 @@
+// Elementary operations on vectors and elements, with the semantics of PyTorch's own kernels (Section 8.1).
+//
+// V is a vector, a float, a double or an integer. Functions that need a vector library (exp, sin...) are not here:
+// generated code calls SLEEF's, which libtorch_cpu carries, or the C library's for single elements.
+#pragma once
+#include "staxlab_simd.h"
+
+namespace stax {
+
+template <class V> STAX_INLINE auto is_nan(V x) { return x != x; }
+template <class V> STAX_INLINE V one() { return splat<V>((element_of<V>)1); }
+
+template <class V> STAX_INLINE V abs(V x) {
+    if constexpr (is_float<element_of<V>>) {
+        using U = uint_like<V>;
+        return bits<V>(bits<U>(x) & splat<U>((element_of<U>)(~(element_of<U>)0 >> 1)));
+    } else return select(x < V{}, (V)(-x), x);
+}
+template <class V> STAX_INLINE auto is_inf(V x) { return abs(x) == splat<V>((element_of<V>)__builtin_inff()); }
+template <class V> STAX_INLINE V sign(V x) {
+    return select(x > V{}, one<V>(), select(x < V{}, (V)(V{} - one<V>()), V{}));
+}
+template <class V> STAX_INLINE V copysign(V x, V y) {
+    using U = uint_like<V>;
+    const U sign_bit = splat<U>((element_of<U>)((element_of<U>)1 << (sizeof(element_of<U>) * 8 - 1)));
+    return bits<V>((bits<U>(x) & ~sign_bit) | (bits<U>(y) & sign_bit));
+}
+
+// Comparisons with NaN are false, which decides what each of these returns for one.
+template <class V> STAX_INLINE V relu(V x) { return select(V{} > x, V{}, x); }
+template <class V> STAX_INLINE V maximum(V x, V y) {
+    if constexpr (is_float<element_of<V>>) return select(is_nan(x), x, select(x > y, x, y));
+    else return select(x > y, x, y);
+}
+template <class V> STAX_INLINE V minimum(V x, V y) {
+    if constexpr (is_float<element_of<V>>) return select(is_nan(x), x, select(x < y, x, y));
+    else return select(x < y, x, y);
+}
+template <class V> STAX_INLINE V fmax(V x, V y) {
+    if constexpr (is_float<element_of<V>>) return select(is_nan(y), x, select(x > y, x, y));
+    else return select(x > y, x, y);
+}
+template <class V> STAX_INLINE V fmin(V x, V y) {
+    if constexpr (is_float<element_of<V>>) return select(is_nan(y), x, select(x < y, x, y));
+    else return select(x < y, x, y);
+}
+
+// ---- Square root and rounding: one instruction each, which the vector extensions do not name -----------------------
+
+template <class V, class F> STAX_INLINE V lanewise(V x, F f) {
+    element_of<V> lane[lanes_of<V>];
+    __builtin_memcpy(lane, &x, sizeof(V));
+    for (int k = 0; k < lanes_of<V>; ++k) lane[k] = f(lane[k]);
+    __builtin_memcpy(&x, lane, sizeof(V));
+    return x;
+}
+template <class V, class F> STAX_INLINE V lanewise(V x, V y, F f) {
+    element_of<V> a[lanes_of<V>], b[lanes_of<V>];
+    __builtin_memcpy(a, &x, sizeof(V));
+    __builtin_memcpy(b, &y, sizeof(V));
+    for (int k = 0; k < lanes_of<V>; ++k) a[k] = f(a[k], b[k]);
+    __builtin_memcpy(&x, a, sizeof(V));
+    return x;
+}
+
+#if defined(__AVX512F__)
+#define STAX_ROUNDING "vrndscale"
+#elif defined(__AVX2__)
+#define STAX_ROUNDING "vround"
+#endif
+
+#ifdef STAX_ROUNDING
+#define STAX_UNARY(name, instruction32, instruction64, fallback32, fallback64)                       \
+    template <class V> STAX_INLINE V name(V x) {                                                     \
+        using T = element_of<V>;                                                                     \
+        if constexpr (!is_float<T>) return x;                                                        \
+        else if constexpr (sizeof(V) >= 16) {                                                        \
+            V y;                                                                                     \
+            if constexpr (sizeof(T) == 4) __asm__(instruction32 : "=v"(y) : "v"(x));                 \
+            else __asm__(instruction64 : "=v"(y) : "v"(x));                                          \
+            return y;                                                                                \
+        } else return lanewise(x, [](T t) { return sizeof(T) == 4 ? (T)fallback32 : (T)fallback64; }); \
+    }
+#else
+#define STAX_UNARY(name, instruction32, instruction64, fallback32, fallback64)                       \
+    template <class V> STAX_INLINE V name(V x) {                                                     \
+        using T = element_of<V>;                                                                     \
+        if constexpr (!is_float<T>) return x;                                                        \
+        else return lanewise(x, [](T t) { return sizeof(T) == 4 ? (T)fallback32 : (T)fallback64; }); \
+    }
+#endif
+STAX_UNARY(sqrt, "vsqrtps %1, %0", "vsqrtpd %1, %0", __builtin_sqrtf((f32)t), __builtin_sqrt(t))
+STAX_UNARY(round, STAX_ROUNDING "ps $8, %1, %0", STAX_ROUNDING "pd $8, %1, %0",
+           __builtin_rintf((f32)t), __builtin_rint(t))
+STAX_UNARY(floor, STAX_ROUNDING "ps $9, %1, %0", STAX_ROUNDING "pd $9, %1, %0",
+           __builtin_floorf((f32)t), __builtin_floor(t))
+STAX_UNARY(ceil, STAX_ROUNDING "ps $10, %1, %0", STAX_ROUNDING "pd $10, %1, %0",
+           __builtin_ceilf((f32)t), __builtin_ceil(t))
+STAX_UNARY(trunc, STAX_ROUNDING "ps $11, %1, %0", STAX_ROUNDING "pd $11, %1, %0",
+           __builtin_truncf((f32)t), __builtin_trunc(t))
+
+// ---- Division ----------------------------------------------------------------------------------------------------------
+
+// Integers have no vector division. Lanes that do not take part may hold a divisor of 0, and the least number divided
+// by -1 traps, so both are divided by something harmless.
+template <class V> STAX_INLINE V truncdiv(V x, V y) {
+    using T = element_of<V>;
+    return lanewise(x, y, [](T a, T b) -> T {
+        if (b == 0) return 0;
+        if ((T)-1 < (T)0 && b == (T)-1) return (T)(0 - (u64)a);
+        return (T)(a / b);
+    });
+}
+template <class V> STAX_INLINE V int_fmod(V x, V y) {
+    using T = element_of<V>;
+    return lanewise(x, y, [](T a, T b) -> T {
+        if (b == 0 || ((T)-1 < (T)0 && b == (T)-1)) return 0;
+        return (T)(a % b);
+    });
+}
+template <class V> STAX_INLINE V int_remainder(V x, V y) {
+    V r = int_fmod(x, y);
+    return select((r != V{}) & ((r < V{}) != (y < V{})), (V)(r + y), r);
+}
+template <class V> STAX_INLINE V int_floordiv(V x, V y) {
+    V r = int_fmod(x, y), q = truncdiv(x, y);
+    return select((r != V{}) & ((r < V{}) != (y < V{})), (V)(q - one<V>()), q);
+}
+// `f` is the C remainder fmod(x, y).
+template <class V> STAX_INLINE V float_remainder(V f, V y) {
+    auto differ = (f < V{}) != (y < V{});
+    return select((f != V{}) & differ, (V)(f + y), f);
+}
+template <class V> STAX_INLINE V float_floordiv(V x, V y, V f) {
+    V q = (x - f) / y;
+    q = select((f != V{}) & ((f < V{}) != (y < V{})), (V)(q - one<V>()), q);
+    V whole = floor(q);
+    whole = select(q - whole > splat<V>((element_of<V>)0.5), (V)(whole + one<V>()), whole);
+    V result = select(q != V{}, whole, copysign(V{}, (V)(x / y)));
+    return select(y == V{}, (V)(x / y), result);
+}
+
+// ---- Integers ----------------------------------------------------------------------------------------------------------
+
+template <class V> STAX_INLINE V int_pow(V x, V y) {
+    using T = element_of<V>;
+    return lanewise(x, y, [](T a, T n) -> T {
+        if (n < (T)0) return a == (T)1 ? (T)1 : a == (T)-1 ? (T)(n % 2 ? -1 : 1) : (T)0;
+        u64 result = 1, base = (u64)a;
+        for (; n; n = (T)(n / 2)) {
+            if (n % 2) result *= base;
+            base *= base;
+        }
+        return (T)result;
+    });
+}
+// Shifts by a negative amount or by the width and more move everything out.
+template <class V> STAX_INLINE V shift_left(V x, V y) {
+    constexpr int width = sizeof(element_of<V>) * 8;
+    const V most = splat<V>((element_of<V>)(width - 1));
+    using U = uint_like<V>;
+    V inside = select(bits<U>(y) > bits<U>(most), V{}, y);
+    return select(bits<U>(y) > bits<U>(most), V{}, (V)(x << inside));
+}
+template <class V> STAX_INLINE V shift_right(V x, V y) {
+    constexpr int width = sizeof(element_of<V>) * 8;
+    const V most = splat<V>((element_of<V>)(width - 1));
+    using U = uint_like<V>;
+    if constexpr ((element_of<V>)-1 < (element_of<V>)0) return x >> select(bits<U>(y) > bits<U>(most), most, y);
+    else return select(y > most, V{}, (V)(x >> select(y > most, V{}, y)));
+}
+
+// ---- Reductions over lanes: halves are merged until one lane is left, the same tree every time --------------------
+
+template <class V> STAX_INLINE auto halves_low(V v) {
+    Vec<element_of<V>, lanes_of<V> / 2> h;
+    __builtin_memcpy(&h, &v, sizeof(h));
+    return h;
+}
+template <class V> STAX_INLINE auto halves_high(V v) {
+    Vec<element_of<V>, lanes_of<V> / 2> h;
+    __builtin_memcpy(&h, (const char*)&v + sizeof(h), sizeof(h));
+    return h;
+}
+#define STAX_LANES(name, expression)                                                        \
+    template <class V> STAX_INLINE element_of<V> name(V v) {                                \
+        if constexpr (is_scalar<V>) return v;                                               \
+        else {                                                                              \
+            auto a = halves_low(v), b = halves_high(v);                                     \
+            return name((decltype(a))(expression));                                         \
+        }                                                                                   \
+    }
+STAX_LANES(sum_lanes, a + b)
+STAX_LANES(prod_lanes, a * b)
+STAX_LANES(amax_lanes, maximum(a, b))
+STAX_LANES(amin_lanes, minimum(a, b))
+template <class M> STAX_INLINE bool any_lanes(M mask) { return any(mask); }
+template <class M> STAX_INLINE bool all_lanes_true(M mask) { return !any(mask_not(mask)); }
+
+// The position of an extreme value: a pair (value, index). NaN counts as the extreme, and the smaller index wins ties.
+template <bool largest, class V> STAX_INLINE mask_of<V> better(V a, V b) {  // a is strictly better than b
+    mask_of<V> wins;
+    if constexpr (largest) wins = a > b;
+    else wins = a < b;
+    if constexpr (is_float<element_of<V>>) wins = (wins | is_nan(a)) & (b == b);
+    return wins;
+}
+template <class V, class I> struct Best {
+    V value;
+    I index;
+};
+// One more candidate whose index is larger than every index seen: it must be strictly better.
+template <bool largest, class V, class I> STAX_INLINE Best<V, I> update_best(Best<V, I> best, Best<V, I> next) {
+    auto take = better<largest>(next.value, best.value);
+    return {select(take, next.value, best.value), select(as_mask<mask_of<I>>(take), next.index, best.index)};
+}
+template <int n, class V, class I> STAX_INLINE Best<V, I> keep(FirstLanes<n> lanes, Best<V, I> a, Best<V, I> b) {
+    return {keep(lanes, a.value, b.value), keep(lanes, a.index, b.index)};
+}
+template <bool largest, class V, class I> STAX_INLINE Best<V, I> merge_best(Best<V, I> a, Best<V, I> b) {
+    auto second = better<largest>(b.value, a.value), first = better<largest>(a.value, b.value);
+    auto tie = mask_not(second) & mask_not(first);
+    mask_of<I> take = as_mask<mask_of<I>>(second) | (as_mask<mask_of<I>>(tie) & as_mask<mask_of<I>>(b.index < a.index));
+    return {select(as_mask<mask_of<V>>(take), b.value, a.value), select(take, b.index, a.index)};
+}
+template <bool largest, class V, class I>
+STAX_INLINE Best<element_of<V>, element_of<I>> best_lane(Best<V, I> x) {
+    if constexpr (is_scalar<V>) return x;
+    else {
+        Best<element_of<V>, element_of<I>> best{x.value[0], x.index[0]};
+        for (int k = 1; k < lanes_of<V>; ++k)
+            best = merge_best<largest>(best, Best<element_of<V>, element_of<I>>{x.value[k], x.index[k]});
+        return best;
+    }
+}
+
+// ---- Subscripts read at run time -------------------------------------------------------------------------------------
+
+// Negative subscripts count from the end.
+template <class I> STAX_INLINE I wrap_index(I index, i64 size) {
+    return select(index < I{}, (I)(index + splat<I>(size)), index);
+}
+template <class I> STAX_INLINE auto index_inside(I index, i64 size) { return (index >= I{}) & (index < splat<I>(size)); }
+// Remembers an offending subscript for the caller: number of the check (from 1) and the subscript in 48 bits.
+template <class I, class K> STAX_INLINE void report_index(i64& failure, I index, i64 size, i64 check, K lanes) {
+    if constexpr (is_scalar<I>) {
+        if (index < 0 || index >= size) failure = (check << 48) | (index & 0xffffffffffffll);
+    } else if (any(mask_not(index_inside(index, size)))) {
+        for (int k = 0; k < lanes_of<I>; ++k)
+            if (lanes.active(k) && (index[k] < 0 || index[k] >= size))
+                failure = (check << 48) | (index[k] & 0xffffffffffffll);
+    }
+}
+
+// Calls a vector function that takes more lanes (W) than there are: the rest are zeros.
+template <class W, class V, class F> STAX_INLINE V call_wider(F f, V x) {
+    W w{};
+    __builtin_memcpy(&w, &x, sizeof(V));
+    w = f(w);
+    __builtin_memcpy(&x, &w, sizeof(V));
+    return x;
+}
+template <class W, class V, class F> STAX_INLINE V call_wider(F f, V x, V y) {
+    W w{}, z{};
+    __builtin_memcpy(&w, &x, sizeof(V));
+    __builtin_memcpy(&z, &y, sizeof(V));
+    w = f(w, z);
+    __builtin_memcpy(&x, &w, sizeof(V));
+    return x;
+}
+
+// Brings a cache line closer that a later iteration will read.
+STAX_INLINE void prefetch(const void* p) { __builtin_prefetch(p, 0, 3); }
+
+}  // namespace stax

@@ -1,0 +1,53 @@
+"""The loaded wrapper: what a compiled region is at run time (Sections 8.5 and 11.6)."""
+
+from __future__ import annotations
+
+import itertools
+import linecache
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..codegen.kernel import Wrapper
+from ..errors import BuildError
+
+_numbers = itertools.count()
+
+
+@dataclass(frozen=True)
+class Artifact:
+    """A region ready to run.
+
+    ``call(inputs)`` takes the flat list of input tensors and returns the flat tuple of outputs; it is the generated
+    function itself, so nothing stands between the dispatcher and the kernels. ``check(inputs)`` verifies shapes,
+    strides and dtypes first, which the specialization guards normally have done. ``cache_hits`` says per kernel
+    whether it was found compiled, ``timings`` how many seconds building or loading it took.
+    """
+
+    call: Callable[[list[Any]], tuple[Any, ...]]
+    check: Callable[[list[Any]], None]
+    wrapper: Wrapper
+    cache_hits: Mapping[str, bool] = field(default_factory=dict)
+    timings: Mapping[str, float] = field(default_factory=dict)
+
+    def __call__(self, inputs: list[Any]) -> tuple[Any, ...]:
+        return self.call(inputs)
+
+    def __str__(self) -> str:
+        kernels = ", ".join(f"{name} ({'cached' if hit else 'compiled'})" for name, hit in self.cache_hits.items())
+        return f"artifact: {kernels or 'no compiled kernels'}"
+
+
+def load(wrapper: Wrapper, launchers: Mapping[str, Callable[..., Any]]) -> Artifact:
+    """Execute the wrapper module with its kernels in place. BuildError if the module does not define what it must."""
+    file = f"<staxlab wrapper {next(_numbers)}>"
+    # Tracebacks through the wrapper show its lines.
+    linecache.cache[file] = (len(wrapper.source), None, wrapper.source.splitlines(keepends=True), file)
+    namespace: dict[str, Any] = {"__name__": file, **wrapper.globals, **launchers}
+    exec(compile(wrapper.source, file, "exec"), namespace)
+    if "call" not in namespace or "check" not in namespace:
+        raise BuildError("the generated wrapper defines no call()")
+    return Artifact(
+        namespace["call"], namespace["check"], wrapper,
+        getattr(launchers, "cache_hits", {}), getattr(launchers, "timings", {}),
+    )  # fmt: skip

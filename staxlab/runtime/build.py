@@ -1,0 +1,243 @@
+"""Compiling kernels side by side and loading them (Sections 11.1 and 11.2).
+
+``build`` takes a set of kernels and gives back functions. Each kernel's key covers its source, the headers, the
+compiler and its flags; what the cache has is loaded, the rest is compiled by a thread per kernel, because the work is
+a subprocess and waiting for one releases the interpreter's lock. A file lock with a second look makes several processes
+that want the same kernel start the compiler once.
+
+A library is never mapped from the cache file. Its verified bytes are copied to a private file that is loaded and
+unlinked, so whoever truncates or deletes the cache cannot pull code from under a running process.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import os
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..codegen import cpp
+from ..codegen.kernel import Kernel, KernelSet
+from ..errors import BuildError
+from ..options import DeviceSpec, Options
+from . import cache, toolchain
+
+HEADER_DIRECTORY = Path(cpp.__file__).parent
+HEADERS = ("staxlab_simd.h", "staxlab_math.h")
+
+#: Below this much estimated work a kernel is called without releasing the interpreter's lock.
+KEEP_LOCK_BELOW = 20_000
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A compiled kernel in this process. ``hit``: it came from the disk cache (or this process had it already)."""
+
+    launch: Callable[..., None]
+    key: str
+    hit: bool
+    seconds: float
+
+
+class Launchers(dict):
+    """Callables by kernel name, with ``cache_hits`` (kernels found compiled) and ``timings`` (seconds per kernel)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cache_hits: dict[str, bool] = {}
+        self.timings: dict[str, float] = {}
+
+
+_loaded: dict[str, Callable[..., None]] = {}
+_loading = threading.Lock()
+
+
+def build(kernels: KernelSet, options: Options, device: DeviceSpec) -> Launchers:
+    """Compile and load every kernel that is not an extern call. Raises BuildError without a compiler, or with the
+    compiler's own words if it refuses a kernel."""
+    launchers = Launchers()
+    wanted = [k for k in kernels if k.language == "cpp" and not k.launch.get("skip")]
+    others = [k for k in kernels if k.language == "triton"]
+    results = dict(zip((k.name for k in wanted), _compile_all(wanted), strict=True))
+    for kernel in kernels:
+        loaded = results.get(kernel.name)
+        if loaded is not None:
+            launchers[kernel.name] = loaded.launch
+            launchers.cache_hits[kernel.name] = loaded.hit
+            launchers.timings[kernel.name] = loaded.seconds
+    for kernel in others:
+        from ..codegen.triton import launcher
+
+        started = time.perf_counter()
+        launchers[kernel.name] = launcher.load(kernel)
+        launchers.timings[kernel.name] = time.perf_counter() - started
+    return launchers
+
+
+def _compile_all(kernels: list[Kernel]) -> list[Loaded]:
+    if not kernels:
+        return []
+    tools = toolchain.find()
+    if len(kernels) == 1:
+        return [load_kernel(kernels[0], tools)]
+    with ThreadPoolExecutor(max_workers=min(len(kernels), os.cpu_count() or 1)) as pool:
+        return list(pool.map(lambda kernel: load_kernel(kernel, tools), kernels))
+
+
+@lru_cache(maxsize=1)
+def _headers_digest() -> str:
+    digest = hashlib.sha256()
+    for name in HEADERS:
+        digest.update((HEADER_DIRECTORY / name).read_bytes())
+    return digest.hexdigest()
+
+
+def command_flags(kernel: Kernel, tools: toolchain.Toolchain) -> tuple[str, ...]:
+    """The flags of a kernel's compilation, paths left out."""
+    flags = [*toolchain.COMMON_FLAGS, *kernel.flags]
+    if not tools.openmp:
+        flags = [flag for flag in flags if flag != "-fopenmp"]
+    return tuple(flags)
+
+
+def key_of(kernel: Kernel, tools: toolchain.Toolchain) -> str:
+    """SHA-256 over everything that determines the artifact: source, headers, flags, compiler, OpenMP runtime's name.
+
+    File paths are not part of it (their contents are), so equal machines can share a cache.
+    """
+    parallel = "-fopenmp" in command_flags(kernel, tools)
+    runtime = os.path.basename(toolchain.openmp_runtime() or "") if parallel else ""
+    parts = (kernel.source, _headers_digest(), " ".join(command_flags(kernel, tools)), tools.identity, runtime, "1")
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()
+
+
+def load_kernel(kernel: Kernel, tools: toolchain.Toolchain) -> Loaded:
+    """A callable for a kernel: from this process, from the cache, or compiled now."""
+    started = time.perf_counter()
+    key = key_of(kernel, tools)
+    known = _loaded.get(key)
+    if known is not None:
+        return Loaded(known, key, True, time.perf_counter() - started)
+    library, hit = cache.read_verified(key), True
+    if library is None:
+        with cache.locked(key):
+            library = cache.read_verified(key)
+            if library is None:
+                library, hit = compile_kernel(kernel, tools), False
+                cache.write_verified(key, library)
+    with _loading:
+        if key not in _loaded:
+            _loaded[key] = _launcher(kernel, _open(library, kernel.name))
+    return Loaded(_loaded[key], key, hit, time.perf_counter() - started)
+
+
+def compile_kernel(kernel: Kernel, tools: toolchain.Toolchain) -> bytes:
+    """Run the compiler; the bytes of a shared library. BuildError with the compiler's words."""
+    flags = command_flags(kernel, tools)
+    with tempfile.TemporaryDirectory(prefix="staxlab-build-") as work:
+        source, target = Path(work) / f"{kernel.name}.cpp", Path(work) / f"{kernel.name}.so"
+        source.write_text(kernel.source, encoding="utf-8")
+        links = toolchain.link_flags("-fopenmp" in flags)
+        command = [*tools.command, *flags, f"-I{HEADER_DIRECTORY}", "-shared", str(source), "-o", str(target), *links]
+        result = subprocess.run(command, capture_output=True, text=True, cwd=work)
+        if result.returncode:
+            words = result.stderr.strip() or result.stdout.strip()
+            raise BuildError(
+                f"the compiler refused kernel {kernel.name} (status {result.returncode}):\n{words[:4000]}\n"
+                f"command: {' '.join(command)}\n{_numbered(kernel.source)}",
+                remedy="this is a defect of the code generator; backend='aot_eager' avoids it",
+            )
+        return target.read_bytes()
+
+
+def _numbered(source: str) -> str:
+    return "\n".join(f"{number:4d}  {line}" for number, line in enumerate(source.splitlines(), 1))
+
+
+def _open(library: bytes, name: str) -> ctypes.CDLL:
+    """Load a library from its bytes, by way of a private file that is gone as soon as it is mapped."""
+    handle, path = tempfile.mkstemp(prefix=f"staxlab-{name}-", suffix=".so")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(library)
+        return ctypes.CDLL(path)
+    except OSError as error:
+        raise BuildError(f"kernel {name} was compiled but cannot be loaded: {error}") from error
+    finally:
+        os.unlink(path)
+
+
+@lru_cache(maxsize=1)
+def _torch_cpu() -> ctypes.CDLL:
+    """The library that holds PyTorch's CPU code, already loaded: opening it again only finds it."""
+    root = Path(torch.__file__).parent / "lib"
+    for name in ("libtorch_cpu.so", "libtorch_cpu.dylib"):
+        if (root / name).exists():
+            return ctypes.CDLL(str(root / name))
+    raise BuildError(f"libtorch_cpu is not in {root}", remedy="set instruction_set='scalar'")
+
+
+def _bind_imports(kernel: Kernel, library: ctypes.CDLL) -> None:
+    """Point the kernel's function pointers at SLEEF's functions in libtorch_cpu."""
+    for symbol in kernel.launch.get("imports", ()):
+        try:
+            address = ctypes.cast(getattr(_torch_cpu(), symbol), ctypes.c_void_p)
+        except AttributeError:
+            raise BuildError(
+                f"this PyTorch does not export {symbol}, which kernel {kernel.name} calls",
+                remedy="use options={'instruction_set': 'scalar'}",
+            ) from None
+        pointer = ctypes.c_void_p.in_dll(library, symbol.replace("Sleef_", "sleef_"))
+        pointer.value = address.value
+
+
+def _launcher(kernel: Kernel, library: ctypes.CDLL) -> Callable[..., None]:
+    """The function the wrapper calls with data pointers. Long kernels run without the interpreter's lock."""
+    _bind_imports(kernel, library)
+    release = kernel.launch.get("work", 0) >= KEEP_LOCK_BELOW
+    entry: Any = library[kernel.name] if release else _holding(library)[kernel.name]
+    entry.argtypes = [ctypes.c_void_p] * len(kernel.arguments)
+    checks = kernel.launch.get("checks", ())
+    entry.restype = ctypes.c_longlong if checks else None
+    if not checks:
+        return entry
+
+    def launch(*pointers: int) -> None:
+        failure = entry(*pointers)
+        if failure:
+            _raise_index_error(kernel, checks, failure)
+
+    launch.__name__ = kernel.name
+    return launch
+
+
+def _holding(library: ctypes.CDLL) -> ctypes.PyDLL:
+    """The same library, called while holding the interpreter's lock."""
+    held = ctypes.PyDLL(library._name, handle=library._handle)
+    held._keep = library  # type: ignore[attr-defined]
+    return held
+
+
+def _raise_index_error(kernel: Kernel, checks: tuple, failure: int) -> None:
+    number, index = failure >> 48, failure & ((1 << 48) - 1)
+    if index >= 1 << 47:
+        index -= 1 << 48
+    _, size = checks[number - 1]
+    raise IndexError(f"index {index} is out of bounds for a dimension of size {size} (in {kernel.name})")
+
+
+def clear() -> None:
+    """Forget every kernel loaded in this process, so that the next build looks at the disk."""
+    _loaded.clear()
+    _headers_digest.cache_clear()

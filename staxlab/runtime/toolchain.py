@@ -1,0 +1,173 @@
+"""Finding the C++ compiler and knowing exactly which one it is (Section 11.1).
+
+A content-addressed cache is sound only if its key covers everything the artifact depends on (Proposition 11.1), and the
+compiler is one of those things. Its *identity* is what ``--version`` prints. Asking costs a process, so the answer is
+remembered on disk under the executable's path, size and modification time: a warm start asks nobody.
+
+The OpenMP runtime is part of the picture too. PyTorch has already loaded one; kernels must use the very same, or two
+pools of threads would fight over the cores. Its file is found among the process's loaded libraries and linked by path,
+so that whatever its name (CUDA wheels rename theirs) there is one pool.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+from ..errors import BuildError
+from . import cache
+
+#: Every kernel is compiled so. What a kernel's meaning or instruction set needs comes with the kernel.
+COMMON_FLAGS = ("-std=c++17", "-O3", "-fPIC", "-w", "-fvisibility=default")
+
+REMEDY = (
+    "install g++ or clang++ through your system (Debian and Ubuntu: apt install g++; macOS: xcode-select --install), "
+    "or `pip install ziglang`, or use backend='aot_eager', which needs no compiler"
+)
+
+
+@dataclass(frozen=True)
+class Toolchain:
+    """A C++ compiler: the command that starts it, what it says it is, and whether it knows OpenMP."""
+
+    command: tuple[str, ...]
+    version: str
+    openmp: bool
+
+    @property
+    def identity(self) -> str:
+        """What the cache key folds in: the version text, not the path, so that equal compilers share artifacts."""
+        return self.version
+
+
+def candidates() -> list[tuple[str, ...]]:
+    """Commands that may be C++ compilers, in the order they are tried."""
+    found: list[tuple[str, ...]] = []
+    for variable in ("STAXLAB_CXX", "CXX"):
+        value = os.environ.get(variable)
+        if value:
+            parts = tuple(value.split())
+            path = shutil.which(parts[0])
+            if path:
+                found.append((path, *parts[1:]))
+            elif variable == "STAXLAB_CXX":
+                raise BuildError(f"STAXLAB_CXX names {value!r}, which is not an executable", remedy=REMEDY)
+    for name in ("g++", "clang++"):
+        path = shutil.which(name)
+        if path:
+            found.append((path,))
+    if _has_ziglang():
+        found.append((sys.executable, "-m", "ziglang", "c++"))
+    return found
+
+
+def _has_ziglang() -> bool:
+    import importlib.util
+
+    return importlib.util.find_spec("ziglang") is not None
+
+
+@lru_cache(maxsize=8)
+def _find(commands: tuple[tuple[str, ...], ...]) -> Toolchain:
+    complaints = []
+    for command in commands:
+        try:
+            return _identify(command)
+        except (OSError, subprocess.SubprocessError, BuildError) as error:
+            complaints.append(f"{' '.join(command)}: {error}")
+    tried = "; ".join(complaints) or "no compiler is on PATH"
+    raise BuildError(f"no working C++ compiler was found ({tried})", remedy=REMEDY)
+
+
+def find() -> Toolchain:
+    """The compiler to use: $STAXLAB_CXX, $CXX, g++, clang++, or the ziglang wheel. BuildError if there is none."""
+    return _find(tuple(candidates()))
+
+
+def clear() -> None:
+    """Forget what was found in this process."""
+    _find.cache_clear()
+    openmp_runtime.cache_clear()
+
+
+def _fingerprint(command: tuple[str, ...]) -> str:
+    """Names an executable without starting it: path, size and modification time of everything the command names."""
+    parts = [*command]
+    for part in command:
+        path = Path(part)
+        if path.is_absolute() and path.exists():
+            status = path.resolve().stat()
+            parts += [str(path.resolve()), str(status.st_size), str(status.st_mtime_ns)]
+    if "ziglang" in command:
+        import importlib.metadata
+
+        parts.append(importlib.metadata.version("ziglang"))
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32]
+
+
+def _identify(command: tuple[str, ...]) -> Toolchain:
+    name = f"compiler-{_fingerprint(command)}.json"
+    known = cache.read_verified(name)
+    if known is not None:
+        try:
+            facts = json.loads(known)
+            return Toolchain(command, facts["version"], bool(facts["openmp"]))
+        except (ValueError, KeyError, TypeError):
+            pass
+    version = _run([*command, "--version"]).strip()
+    toolchain = Toolchain(command, version, _compiles_openmp(command))
+    facts = json.dumps({"version": toolchain.version, "openmp": toolchain.openmp, "command": list(command)})
+    cache.write_verified(name, facts.encode())
+    return toolchain
+
+
+def _run(command: list[str], text: str | None = None) -> str:
+    result = subprocess.run(command, input=text, capture_output=True, text=True, timeout=120)
+    if result.returncode:
+        raise BuildError(f"it ended with status {result.returncode}: {result.stderr.strip()[:500]}")
+    return result.stdout
+
+
+def _compiles_openmp(command: tuple[str, ...]) -> bool:
+    program = "int f(int* x) {\n#pragma omp parallel for\nfor (int i = 0; i < 9; ++i) x[i] = i;\nreturn 0; }\n"
+    try:
+        _run([*command, "-fopenmp", "-x", "c++", "-S", "-o", os.devnull, "-"], program)
+    except BuildError:
+        return False
+    return True
+
+
+@lru_cache(maxsize=1)
+def openmp_runtime() -> str | None:
+    """The file of the OpenMP runtime this process has loaded (PyTorch's), or None if there is none to be seen."""
+    import torch  # noqa: F401  (loads it)
+
+    try:
+        with open("/proc/self/maps", encoding="utf-8") as maps:
+            paths = {line.split(maxsplit=5)[-1].strip() for line in maps if "/" in line}
+    except OSError:
+        return None
+    loaded = [p for p in paths if _is_openmp(os.path.basename(p))]
+    # PyTorch's own comes first if several are loaded.
+    loaded.sort(key=lambda p: ("torch" not in p, p))
+    return loaded[0] if loaded else None
+
+
+def _is_openmp(name: str) -> bool:
+    return name.startswith(("libgomp", "libiomp5", "libomp"))
+
+
+def link_flags(parallel: bool) -> tuple[str, ...]:
+    """What comes after the source in the command. Nothing but the OpenMP runtime is linked: the C and mathematics
+    libraries a kernel may call are in the process already, and not naming them halves the time the linker takes."""
+    if not parallel:
+        return ("-nostdlib",)
+    runtime = openmp_runtime()
+    return ("-nostdlib", runtime) if runtime else ()
