@@ -32,7 +32,7 @@ from . import classify
 from .binding import compile_bind, output_specification
 from .gates import KINDS, DataGate, replay_graph
 from .graph import Graph, Node, TensorMeta, describe_value, map_nodes
-from .isolation import CallFacts, RandomState, Watcher
+from .isolation import CallFacts, RandomState, Watcher, storage_key
 from .module import GraphModule
 from .proxy import Proxy, Symbol, SymbolTable
 from .record import Capture, Input, PythonEffect, ShapeRead
@@ -380,9 +380,12 @@ class Tracer(TorchFunctionMode):
         node.meta.update(facts.as_meta())
         requires_grad = needs_grad and grad and name not in classify.NON_DIFFERENTIABLE
         if isinstance(value, Proxy) and value.known is None:
+            node.meta["aliases"] = True  # unknown without a value
             self.symbols.set(value, Symbol(node, (), requires_grad), pin=True)
             return value
         node.meta["val"] = self._describe(value, requires_grad)
+        if _shares_storage(value, tensors):
+            node.meta["aliases"] = True
         self._remember(value, node, (), requires_grad, facts)
         if facts.mutates:
             for tensor, symbol in zip(tensors, symbols, strict=True):
@@ -576,6 +579,13 @@ def _contains_tensor(value: Any) -> bool:
     if isinstance(value, torch.Tensor):
         return True
     return isinstance(value, (tuple, list)) and any(map(_contains_tensor, value))
+
+
+def _shares_storage(value: Any, tensors: list[torch.Tensor]) -> bool:
+    """Whether a result is a view of (or the same tensor as) an argument."""
+    keys = {storage_key(tensor) for tensor in tensors if tensor.layout is torch.strided}
+    made = [tensor for tensor in _tensors_in(value) if tensor.layout is torch.strided]
+    return any(storage_key(tensor) in keys for tensor in made)
 
 
 def _with_grad(meta: Any) -> Any:

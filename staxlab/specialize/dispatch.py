@@ -263,6 +263,15 @@ class Dispatcher:
             raise GuardError(f"no version of {self.name!r} can be made for this call: it would run eagerly")
         return version
 
+    def specialize(self, *args: Any, **kwargs: Any) -> Version:
+        """The version for these arguments, compiled if there is none yet, without running it."""
+        if kwargs:
+            args, kwargs = self.parameters.canonical(len(args), tuple(kwargs))(args, kwargs)
+        version, _ = self._find(args, kwargs)
+        if version is None:
+            raise GuardError(f"{self.name!r} has reached its limit of versions", remedy="reset() it, or raise max_versions")
+        return version
+
     def _level_one(self, last: LastCall) -> bool:
         state = last.state
         if read_ambient() != last.ambient or must_run_eagerly():

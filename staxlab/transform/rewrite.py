@@ -6,7 +6,7 @@ one was waiting for (Example 4.2).
 
 That this ends is not left to hope. A measure of the graph (Proposition 4.1),
 
-    (composite operators, nodes, constants on the left),
+    (composite operators, nodes, deviations from normal form),
 
 compared lexicographically, strictly decreases with every change: decomposition lowers the first component, elimination
 and merging the second, normalization the third. The driver computes the measure after every pass and raises
@@ -44,7 +44,9 @@ class Applied:
     source: str = ""
 
     def __str__(self) -> str:
-        return f"{self.rule}: {self.law}: " + "; ".join(self.before) + "  =>  " + ("; ".join(self.after) or "(removed)")
+        return "\n".join(
+            [f"{self.rule}: {self.law}"] + [f"    - {line}" for line in self.before] + [f"    + {line}" for line in self.after]
+        )
 
 
 @dataclass(frozen=True)
@@ -87,7 +89,7 @@ class TransformLog:
         lines: list[str] = []
         for run in self.changes:
             lines.append(f"[round {run.round}] {run.name}: measure {run.measure}")
-            lines += [f"    {applied}" for applied in run.applied]
+            lines += [f"    {line}" for applied in run.applied for line in str(applied).split("\n")]
         lines.append(f"[round {self.rounds}] no change: fixed point reached")
         return "\n".join(lines)
 
@@ -145,15 +147,19 @@ def rewrite(module: GraphModule, passes: Sequence[Pass], measure: Callable[[Grap
     raise TransformError(f"no fixed point after {max_rounds} rounds; last change by {runs[-1].name}")
 
 
-def count_measure(graph: Graph) -> Measure:
-    return (0, len(graph), 0)
-
-
 def transform(capture: Any, options: Options | None = None) -> TransformLog:
-    """The front-end passes (Section 4.1) on a captured graph. ``capture`` is a Capture or a GraphModule."""
+    """The front-end passes (Section 4.1) on a captured graph, iterated to a fixed point.
+
+    ``capture`` is a Capture or a GraphModule; it is not changed. Values, dtypes, shapes and aliasing of the outputs stay as
+    they are, except that ``x + 0 -> x`` may change the sign of a zero, and that decomposed operators round as their formulas
+    do. TransformError if a rule breaks the graph or the iteration does not end: a defect of the rules.
+    """
+    from .passes import PASSES, measure
+
     module: GraphModule = getattr(capture, "module", capture)
-    return rewrite(module, (), count_measure, (options or Options()).max_rounds)
+    return rewrite(module, PASSES, measure, (options or Options()).max_rounds)
 
 
 def describe(nodes: Sequence[Node]) -> tuple[str, ...]:
+    """Nodes as lines of a listing, as an :class:`Applied` keeps them."""
     return tuple(node.format() for node in nodes)

@@ -1,0 +1,186 @@
+"""Normalization (Section 4.2): one way of writing each thing, and identities removed where IEEE 754 allows it.
+
+Three kinds of rewrites. Spelling: a scalar constant of a commutative operation goes to the right (``2 * x`` becomes
+``x * 2``), and ``torch.add(x, y)``, ``x.add(y)`` become ``x + y``; later patterns then meet one form only. In-place operations
+on a value nobody else can see become ordinary ones. And algebraic identities disappear, but only those that hold for
+floating-point numbers, with their signed zeros, infinities and NaN:
+
+    x + 0 -> x      only the sign of a zero can differ, which is accepted
+    x - 0, x * 1, x / 1, x ** 1, -(-x) -> x      exact for every value
+    x * 0 -> 0, x - x -> 0, x / x -> 1           wrong for NaN and infinity: not rules here
+    (x + a) + b -> x + (a + b)                   rounding differs: not a rule here
+
+The value is not all. ``x + 0.0`` is a float tensor where ``x`` may hold integers; ``x + zeros(4, 1)`` may have another shape;
+and a result that is returned must not turn into the caller's own input. Where metadata is missing nothing is rewritten.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from ..capture.graph import Graph, Node, TensorMeta
+from .effects import Effects
+from .operations import BY_NAME, COMMUTATIVE, OPERATORS, UNARY, is_in_place, is_number, operation
+from .patterns import Rule, Var, apply, same_metadata
+from .rewrite import Applied, describe
+
+x = Var("x")
+
+IDENTITIES: tuple[Rule, ...] = (
+    Rule("add zero", x + 0, x),
+    Rule("subtract zero", x - 0, x),
+    Rule("multiply by one", x * 1, x),
+    Rule("divide by one", x / 1, x),
+    Rule("first power", x**1, x),
+    Rule("double negation", -(-x), x),
+    Rule("relu is idempotent", apply("relu", apply("relu", x)), apply("relu", x)),
+    Rule("abs is idempotent", apply("abs", apply("abs", x)), apply("abs", x)),
+)
+IDENTITY_LAWS = tuple(rule.law for rule in IDENTITIES)
+
+# Binary operations that exist as an operator: the operator is the normal form.
+_OPERATOR_FORMS = frozenset({"add", "sub", "mul", "div", "pow", "matmul", "remainder", "eq", "ne", "lt", "le", "gt", "ge",
+                             "bitwise_and", "bitwise_or", "bitwise_xor"})  # fmt: skip
+
+
+def normalize(graph: Graph) -> list[Applied]:
+    """Apply every normalization once to each node, in topological order."""
+    applied: list[Applied] = []
+    for node in graph:
+        applied += _spell_as_operator(node)
+        applied += _constant_to_the_right(node)
+    applied += _remove_in_place(graph)
+    applied += _remove_identities(graph)
+    return applied
+
+
+def irregular(node: Node) -> int:
+    """How many steps of rewriting a node away from its normal form is: the third component of the measure."""
+    return int(_has_operator_form(node)) + int(_constant_is_left(node)) + int(is_in_place(node))
+
+
+def _has_operator_form(node: Node) -> bool:
+    return (
+        operation(node) in _OPERATOR_FORMS
+        and node.target not in OPERATORS
+        and len(node.args) == 2
+        and not node.kwargs
+        and not node.meta.get("mutates")
+        and isinstance(node.val, TensorMeta)
+    )
+
+
+def _spell_as_operator(node: Node) -> list[Applied]:
+    if not _has_operator_form(node):
+        return []
+    before = node.format()
+    node.op, node.target = "call_function", BY_NAME[operation(node)]
+    return [_applied("spell as operator", "torch.f(x, y) -> x f y", before, node, _spell_as_operator)]
+
+
+def _constant_is_left(node: Node) -> bool:
+    return (
+        node.target in OPERATORS
+        and OPERATORS[node.target] in COMMUTATIVE
+        and len(node.args) == 2
+        and is_number(node.args[0])
+        and isinstance(node.args[1], Node)
+    )
+
+
+def _constant_to_the_right(node: Node) -> list[Applied]:
+    if not _constant_is_left(node):
+        return []
+    before = node.format()
+    node.args = (node.args[1], node.args[0])
+    return [_applied("constant to the right", "c + x -> x + c,  c * x -> x * c", before, node, _constant_to_the_right)]
+
+
+def _remove_in_place(graph: Graph) -> list[Applied]:
+    """``t.relu_()`` becomes ``t.relu()`` where ``t`` is a fresh intermediate that nothing else reads."""
+    applied: list[Applied] = []
+    for node in graph:
+        target = node.args[0] if node.args and isinstance(node.args[0], Node) else None
+        if target is None or not node.meta.get("mutates") or not is_in_place(node) or not _is_private(target, node):
+            continue
+        if not same_metadata(node, target) or not _keeps_dtype(node, target):
+            continue
+        before = node.format()
+        if node.kwargs.get("inplace") is True:
+            node.kwargs = {key: value for key, value in node.kwargs.items() if key != "inplace"}
+        else:
+            name = node.target if isinstance(node.target, str) else node.target.__name__
+            plain = name.removesuffix("_")
+            if node.op == "call_method" and hasattr(torch.Tensor, plain):
+                node.target = plain
+            elif node.op == "call_function" and callable(getattr(torch, plain, None)) and _is_torch_function(node.target):
+                node.target = getattr(torch, plain)
+            else:
+                continue
+        node.meta = {key: value for key, value in node.meta.items() if key not in ("mutates", "aliases")}
+        applied.append(_applied("out of place", "t.f_() -> t.f()", before, node, _remove_in_place))
+    return applied
+
+
+def _is_torch_function(target: object) -> bool:
+    return getattr(torch, getattr(target, "__name__", ""), None) is target
+
+
+def _is_private(target: Node, writer: Node) -> bool:
+    """A fresh value whose only reader is the writing call: no input, no view, no second user."""
+    return (
+        target.op.startswith("call_")
+        and not target.meta.get("aliases")
+        and not target.meta.get("mutates")
+        and isinstance(target.val, TensorMeta)
+        and list(target.users) == [writer]
+        and writer.inputs.count(target) == 1
+        and sum(argument is target for argument in writer.args) == 1
+    )
+
+
+_SIMPLE_BINARY = frozenset({"add", "sub", "mul"})
+
+
+def _keeps_dtype(node: Node, target: Node) -> bool:
+    """Whether the ordinary form gives the dtype and the shape that the in-place form kept."""
+    name = (operation(node) or "").removesuffix("_")
+    dtype = target.val.dtype
+    if name in UNARY and len(node.inputs) == 1:
+        return dtype.is_floating_point or name in ("relu", "abs", "neg")
+    if name not in _SIMPLE_BINARY or len(node.args) != 2 or node.kwargs:
+        return False
+    other = node.args[1]
+    if isinstance(other, Node):
+        meta = other.val
+        return isinstance(meta, TensorMeta) and meta.dtype == dtype and meta.device == target.val.device
+    if not is_number(other) or isinstance(other, complex):
+        return False
+    return dtype.is_floating_point or (isinstance(other, int) and not isinstance(other, bool) and dtype != torch.bool)
+
+
+def _remove_identities(graph: Graph) -> list[Applied]:
+    applied: list[Applied] = []
+    effects: Effects | None = None
+    for node in graph:
+        for rule in IDENTITIES:
+            bindings = rule.match(node)
+            if bindings is None:
+                continue
+            effects = effects or Effects(graph)
+            other = bindings["x"] if isinstance(rule.replace, Var) else node.args[0]
+            if not same_metadata(node, other) or not effects.may_replace(node, other):
+                continue
+            before = describe([node])
+            origins = node.origins | other.origins
+            node.replace_all_uses_with(other)
+            graph.erase(node)
+            applied.append(Applied(rule.name, rule.law, before, describe([other]), origins, rule.source))
+            effects = None
+            break
+    return applied
+
+
+def _applied(name: str, law: str, before: str, node: Node, function: object) -> Applied:
+    code = function.__code__  # type: ignore[attr-defined]
+    return Applied(name, law, (before,), describe([node]), node.origins, f"{code.co_filename}:{code.co_firstlineno}")
