@@ -28,7 +28,7 @@ def view(compilation: Any, full: bool = False) -> View:
     """Every stage that ran, in order, followed by what concerns all of them: key, decisions, traffic, timings."""
     panes: list[Pane] = []
     names: dict[int, str] = {}
-    for make in stage_makers(compilation, full):
+    for _, make in parts(compilation, full):
         inner = make()
         panes += inner.panes
         names = names or inner.names
@@ -42,15 +42,16 @@ def view(compilation: Any, full: bool = False) -> View:
     )
 
 
-def stage_makers(compilation: Any, full: bool = False) -> Iterator[Callable[[], View]]:
-    """A function per group of panes, in order. The stepper calls one when its stage is asked for."""
+def parts(compilation: Any, full: bool = False) -> Iterator[tuple[str, Callable[[], View]]]:
+    """(title, function that draws it) in order. The stepper calls the function when its stage is asked for."""
     for stage, record in compilation.stages():
         if stage.name == "artifact":
             continue
-        yield lambda record=record: panes_of(record, full=full)
-        if stage.name == "kernels":
-            yield lambda: View("assembly", tuple(assembly_panes(compilation, full)))
-    yield lambda: View("about", tuple(_about(compilation)))
+        yield stage.title, lambda record=record: panes_of(record, full=full)
+        if stage.name == "kernels" and any(kernel.language != "extern" for kernel in record):
+            yield "Machine code", lambda: View("machine code", tuple(assembly_panes(compilation, full)))
+    for title, make in about(compilation):
+        yield title, lambda make=make: View("about", tuple(make()))
 
 
 def headline(compilation: Any) -> Html:
@@ -99,28 +100,29 @@ def assembly_panes(compilation: Any, full: bool = False) -> list[Pane]:
     return panes
 
 
-def _about(compilation: Any) -> Iterator[Pane]:
-    """Panes about the compilation as a whole."""
+def about(compilation: Any) -> Iterator[tuple[str, Callable[[], list[Pane]]]]:
+    """What concerns the compilation as a whole: (title, function that draws it)."""
     from ..pipeline import STAGES
 
     if compilation.key is not None or compilation.guards:
         from .specialization import specialization_pane
 
-        yield specialization_pane(compilation.key, compilation.guards)
+        yield "Key", lambda: [specialization_pane(compilation.key, compilation.guards)]
     decisions = compilation.decisions
     if decisions:
-        body = decisions_table(decisions, "Every decision, in the order it was taken")
-        yield Pane("decisions", "Why?", body, f"{len(decisions)} decisions", plain_text(decisions))
+        table = decisions_table(decisions, "Every decision, in the order it was taken")
+        count = f"{len(decisions)} decision{'' if len(decisions) == 1 else 's'}"
+        yield "Why?", lambda: [Pane("decisions", "Why?", table, count, plain_text(decisions))]
     if compilation.operators is not None and compilation.schedule is not None:
         from .traffic import panes
 
-        yield from panes(compilation.traffic)
+        yield "Traffic", lambda: panes(compilation.traffic)
     if compilation.timings:
-        yield timings_pane(compilation.timings, STAGES)
+        yield "Timings", lambda: [timings_pane(compilation.timings, STAGES)]
 
 
 def stepper(compilation: Any) -> Any:
     """The interactive stepper as an ipywidgets widget. MissingDependencyError without ipywidgets."""
-    from .stepper import Stepper
+    from .stepper import build
 
-    return Stepper(compilation)
+    return build(compilation)

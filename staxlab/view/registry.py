@@ -18,6 +18,8 @@ from .listing import listing, plain_lines
 RENDERERS: dict[str, str] = {
     "Graph": "graph",
     "GraphModule": "graph",
+    "Key": "specialization",
+    "Guard": "specialization",
     "Capture": "capture",
     "TransformLog": "transforms",
     "OperatorGraph": "operators",

@@ -176,6 +176,7 @@ def compilation() -> Compilation:
     from staxlab.capture.tracer import trace
     from staxlab.oneliner import define
     from staxlab.operators.record import record
+    from staxlab.specialize.signature import compute_key
     from staxlab.transform import transform
 
     function = define(FUNCTION_SOURCE, file="example.py")
@@ -200,5 +201,5 @@ def compilation() -> Compilation:
             "wrapper": wrapper(),
         },
         timings={"capture": 0.0021, "transforms": 0.0004, "operators": 0.003, "loops": 0.001, "kernels": 0.012},
-        guards=("x.shape == (64, 128)", "x.dtype == float32"),
+        key=compute_key(tuple(sample), {}, parameter_name=lambda index: "xw"[index]),
     )

@@ -26,7 +26,7 @@
   function clear(root) {
     for (const element of root.querySelectorAll(".sx-linked, .sx-here")) {
       element.classList.remove("sx-linked", "sx-here", "sx-pinned");
-      element.removeAttribute("aria-pressed");
+      element.removeAttribute("aria-current");
     }
     shown.delete(root);
     report(root, null, []);
@@ -48,7 +48,7 @@
     element.classList.add("sx-here");
     if (pinned) {
       element.classList.add("sx-pinned");
-      element.setAttribute("aria-pressed", "true");
+      element.setAttribute("aria-current", "true");
     }
     shown.set(root, { element, pinned });
     revealIn(root, element, linked);
@@ -93,7 +93,8 @@
       line.title = "";
       return;
     }
-    const names = root.dataset.names ? JSON.parse(root.dataset.names) : {};
+    const named = root.dataset.names ? root : root.querySelector("[data-names]");
+    const names = named ? JSON.parse(named.dataset.names) : {};
     const from = originsOf(element).map((origin) => names[origin] || "node " + origin);
     const parts = wordsFor(linked);
     const pin = shown.get(root).pinned ? " (pinned; Escape lets go)" : "";
@@ -129,7 +130,7 @@
   }
 
   function statusOf(root) {
-    let line = root.querySelector(":scope > .sx-status");
+    let line = root.querySelector(".sx-status");
     if (!line && root.querySelector(SELECTOR)) {
       line = document.createElement("p");
       line.className = "sx-status";
@@ -184,6 +185,7 @@
   document.addEventListener("focusin", (event) => {
     const element = linkedTarget(event.target);
     if (!element || element !== event.target || !element.matches(":focus-visible")) return;
+    if (!element.hasAttribute("role")) element.setAttribute("role", "button");
     if (!isPinned(rootOf(element))) show(element, false);
   });
 
