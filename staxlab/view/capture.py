@@ -13,7 +13,7 @@ from .graph import graph_markup, summary_of
 from .markup import Html, element, join, table
 from .provenance import node_names
 from .registry import plain_text
-from .source import source_markup
+from .source import location_text, source_markup
 
 
 def view(record: Any, full: bool = False) -> View:
@@ -42,13 +42,13 @@ def _depends_on(record: Any) -> list[Html]:
         ]
         parts.append(table("Inputs", ["placeholder", "read from", "value", "strides", "kind"], rows))
     if record.gates:
-        rows = [[gate.condition, repr(gate.value), str(gate.location or "–")] for gate in record.gates]
+        rows = [[gate.condition, repr(gate.value), location_text(gate.location)] for gate in record.gates]
         parts.append(table("Data gates: answers the recording depended on", ["question", "answer", "asked at"], rows))
     if record.shape_reads:
-        rows = [[f"%{r.node.name}.{r.attribute}", repr(r.value), str(r.location or "–")] for r in record.shape_reads]
+        rows = [[f"%{r.node.name}.{r.attribute}", repr(r.value), location_text(r.location)] for r in record.shape_reads]
         parts.append(table("Shapes that Python code read", ["question", "answer", "asked at"], rows))
     if record.python_effects:
-        rows = [[effect.what, str(effect.location or "–")] for effect in record.python_effects]
+        rows = [[effect.what, location_text(effect.location)] for effect in record.python_effects]
         parts.append(table("Side effects that happened once, while tracing", ["effect", "at"], rows))
     parts += [element("p", text, class_="sx-note") for text in record.notes]
     return parts

@@ -34,7 +34,7 @@ def kernel_markup(kernel: Any, *, single: bool) -> Html:
     if kernel.arguments:
         rows = [[a.name, a.buffer, a.role, str(a.dtype).removeprefix("torch.")] for a in kernel.arguments]
         details.append(table("Arguments in calling order", ["argument", "buffer", "role", "dtype"], rows))
-    launch = [[key, str(value)] for key, value in kernel.launch.items()]
+    launch = [[key.replace("_", " "), value_text(value)] for key, value in kernel.launch.items()]
     launch += [["compiler flags", " ".join(kernel.flags)]] if kernel.flags else []
     if launch:
         details.append(table("Launch", ["parameter", "value"], launch))
@@ -44,6 +44,27 @@ def kernel_markup(kernel: Any, *, single: bool) -> Html:
         inner = [element("summary", "arguments, launch and decisions"), *details]
         parts.append(element("details", inner, class_="sx-more", open=single))
     return element("div", parts, class_="sx-kernel")
+
+
+def value_text(value: Any) -> str:
+    """A launch parameter in words: nested settings as ``name = value``, nothing as a dash."""
+    if isinstance(value, dict):
+        return ", ".join(f"{str(key).replace('_', ' ')} = {value_text(part)}" for key, part in value.items()) or "–"
+    if isinstance(value, (tuple, list)):
+        return " × ".join(map(value_text, value)) or "–"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def text(record: Any) -> str:
+    """One kernel as a terminal shows it (several have a ``format`` of their own)."""
+    if not hasattr(record, "lines"):
+        return record.format()
+    language = LANGUAGES.get(record.language, record.language) + (", fallback" if record.is_fallback else "")
+    return (
+        f"{record.name} ({language}): reads {record.bytes_read:,} B, writes {record.bytes_written:,} B\n{record.source}"
+    )
 
 
 def panes(record: Any) -> list[Pane]:

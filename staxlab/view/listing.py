@@ -46,7 +46,7 @@ def listing(
     for position, (line, markup) in enumerate(
         zip(lines, coloured([line.text for line in lines], language), strict=True)
     ):
-        number = element("span", str(numbers[position]).rjust(width), class_="sx-n")
+        number = element("span", f"{numbers[position]:>{width}} ", class_="sx-n")
         label = label_of(position) if label_of else None
         linked = stop.attributes(line.origins, label) if line.origins else {}
         tail = after(position) if after else None

@@ -12,6 +12,7 @@ from .document import Pane, View
 from .graph import graph_markup, summary_of
 from .markup import element, join, table
 from .provenance import TabStop, node_names
+from .source import location_text
 
 
 def view(record: Any, full: bool = False) -> View:
@@ -20,14 +21,14 @@ def view(record: Any, full: bool = False) -> View:
     if record.decomposed:
         stop = TabStop()
         rows = [
-            [d.operator, ", ".join(f"%{name}" for name in d.into) or "nothing", str(d.location or "–")]
+            [d.operator, ", ".join(f"%{name}" for name in d.into) or "nothing", location_text(d.location)]
             for d in record.decomposed
         ]
         linked = [stop.attributes(d.origins, str(d.operator)) for d in record.decomposed]
         head = ["operator", "into", "written at"]
         parts.append(table("Taken apart (no lowering of its own)", head, rows, row_attributes=linked, data_group=True))
     if record.obstacles:
-        rows = [[f"%{o.node}", o.kind, o.reason, str(o.location or "–")] for o in record.obstacles]
+        rows = [[f"%{o.node}", o.kind, o.reason, location_text(o.location)] for o in record.obstacles]
         parts.append(
             table("Why this is not a pure function of its inputs", ["node", "kind", "reason", "written at"], rows)
         )

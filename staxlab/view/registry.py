@@ -64,7 +64,7 @@ def panes_of(record: Any, *, full: bool = False) -> View:
     module = _renderer(record)
     if module is None:
         return _fallback(record)
-    if hasattr(module, "view"):
+    if callable(getattr(module, "view", None)):
         return module.view(record, full)
     return View(type(record).__name__, tuple(module.panes(record)))
 

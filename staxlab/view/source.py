@@ -13,6 +13,7 @@ import textwrap
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import PurePath
 from typing import Any
 
 from ..provenance import Line
@@ -73,6 +74,21 @@ def _enclosing(text: str, line: int) -> tuple[int, int, str]:
     return best
 
 
+def file_text(file: str) -> str:
+    """A file's name as a reader knows it: without its folders, and a notebook's cell as just that."""
+    if "ipykernel" in file or file.startswith("<ipython-input"):
+        return "a notebook cell"
+    return PurePath(file).name or file
+
+
+def location_text(location: Any) -> str:
+    """``file:line: text`` with the file's short name; a dash for no location."""
+    if location is None:
+        return "–"
+    text = f": {location.text}" if location.text else ""
+    return f"{file_text(location.file)}:{location.line}{text}"
+
+
 def source_markup(nodes: Iterable[Any], **function: Any) -> Html:
     """Every excerpt as a listing; see :func:`excerpts` for the arguments."""
     nodes = [node for node in nodes if node.op != "output"]
@@ -115,7 +131,11 @@ def _excerpt_listing(excerpt: Excerpt, by_line: dict[int, list[Any]]) -> Html:
         lines,
         "python",
         name=excerpt.title,
-        caption=[element("strong", excerpt.title), " ", element("span", excerpt.file, class_="sx-muted sx-file")],
+        caption=[
+            element("strong", excerpt.title),
+            " ",
+            element("span", file_text(excerpt.file), class_="sx-muted sx-file"),
+        ],
         numbers=list(numbers),
         after=lambda position: _chips(by_line.get(excerpt.first + position, ())),
     )

@@ -34,7 +34,7 @@ COLOURS: dict[str, tuple[str, str]] = {
     "function": ("#0b57b0", "#7cb8ff"),
     "string": ("#206040", "#8fd3a8"),
     "number": ("#8f3b00", "#f0a878"),
-    "comment": ("#5d6670", "#98a2ae"),
+    "comment": ("#5d6670", "#a6b0bb"),
     "directive": ("#665200", "#d6c06a"),
     # nodes of a drawn graph, by kind
     "input": ("#e4f0fb", "#17314a"),

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Sequence
+from pathlib import PurePath
 from typing import Any
 
 from ..provenance import Line
@@ -69,7 +70,7 @@ def _pass_markup(run: Any) -> Html:
         before = element("ul", [element("li", element("code", text)) for text in applied.before], class_="sx-plain")
         after = element("ul", [element("li", element("code", text)) for text in applied.after], class_="sx-plain")
         rows.append([applied.rule, applied.law, before, after if applied.after else "(removed)"])
-        attributes.append({**stop.attributes(applied.origins), "title": applied.source or None})
+        attributes.append({**stop.attributes(applied.origins), "title": PurePath(applied.source).name or None})
     rules = table("Rules applied", ["rule", "law", "before", "after"], rows, row_attributes=attributes, data_group=True)
     if run.graph_before is None or run.graph_after is None:
         return join([heading, measure, rules])
@@ -99,7 +100,7 @@ def difference(before: Sequence[Line], after: Sequence[Line], name: str, languag
     signs = {"-": "−", "+": "+", "⋯": " ", " ": " "}
     drawn = []
     for (sign, line), markup in zip(entries, coloured([line.text for _, line in entries], language), strict=True):
-        mark = element("span", signs[sign], class_="sx-n sx-sign")
+        mark = element("span", f"{signs[sign]} ", class_="sx-n sx-sign")
         linked = stop.attributes(line.origins) if line.origins else {}
         drawn.append(element("span", mark, markup, class_="sx-line" + styles[sign], **linked))
     code = element(

@@ -24,8 +24,8 @@
   const isVisible = (element) => element.getClientRects().length > 0;
 
   function clear(root) {
-    for (const element of root.querySelectorAll(".sx-linked, .sx-here")) {
-      element.classList.remove("sx-linked", "sx-here", "sx-pinned");
+    for (const element of root.querySelectorAll(".sx-linked, .sx-broad, .sx-here")) {
+      element.classList.remove("sx-linked", "sx-broad", "sx-here", "sx-pinned");
       element.removeAttribute("aria-current");
     }
     shown.delete(root);
@@ -38,13 +38,10 @@
     if (current && current.element === element && current.pinned === pinned) return;
     clear(root);
     const wanted = new Set(originsOf(element));
-    const linked = [];
-    for (const other of root.querySelectorAll(SELECTOR)) {
-      if (originsOf(other).some((origin) => wanted.has(origin))) {
-        other.classList.add("sx-linked");
-        linked.push(other);
-      }
-    }
+    const found = [...root.querySelectorAll(SELECTOR)].filter((e) => originsOf(e).some((origin) => wanted.has(origin)));
+    const broad = broadOf(found, element);
+    const linked = found.filter((e) => !broad.has(e));
+    for (const other of found) other.classList.add(broad.has(other) ? "sx-broad" : "sx-linked");
     element.classList.add("sx-here");
     if (pinned) {
       element.classList.add("sx-pinned");
@@ -53,6 +50,28 @@
     shown.set(root, { element, pinned });
     revealIn(root, element, linked);
     report(root, element, linked);
+  }
+
+  // A line that stems from everything (a loop head, a declaration) says little where other lines of the same listing say
+  // more: it gets a faint mark only.
+  function broadOf(found, element) {
+    const groups = new Map();
+    for (const other of found) {
+      const group = other.closest("[data-group]");
+      if (!group) continue;
+      if (!groups.has(group)) groups.set(group, []);
+      groups.get(group).push(other);
+    }
+    const broad = new Set();
+    for (const members of groups.values()) {
+      const sizes = members.map((e) => originsOf(e).length);
+      const most = Math.max(...sizes);
+      if (most < 3 || Math.min(...sizes) === most) continue;
+      members.forEach((member, k) => {
+        if (sizes[k] === most && member !== element && !member.contains(element)) broad.add(member);
+      });
+    }
+    return broad;
   }
 
   // Scroll every pane that holds linked elements, but not the one pointed at, to its first linked element. Only the
