@@ -174,6 +174,7 @@
     cancelAnimationFrame(waiting);
     if (!root || isPinned(root)) return;
     waiting = requestAnimationFrame(() => {
+      if (isPinned(root)) return; // a click came first
       if (element) show(element, false);
       else if (shown.has(root)) clear(root);
     });
