@@ -45,7 +45,7 @@ class _WrapperWriter:
         self.names: dict[str, str] = {}
         self.inputs = {buffer.name: buffer for buffer in schedule.program.inputs}
 
-    # -- names ----------------------------------------------------------------------------------------------------------
+    # -- names -------------------------------------------------------------------------------------------------------
 
     def name(self, buffer: str) -> str:
         """The Python variable of a buffer: its own name where that is an identifier, made unique."""
@@ -86,7 +86,7 @@ class _WrapperWriter:
             return self.dtype(value)
         return self.object(stem, value)
 
-    # -- the module -------------------------------------------------------------------------------------------------------
+    # -- the module --------------------------------------------------------------------------------------------------
 
     def write(self) -> Wrapper:
         everything = frozenset().union(*(node.origins for node in self.schedule.nodes), NO_ORIGINS)
@@ -117,8 +117,9 @@ class _WrapperWriter:
             for buffer, variable in zip(self.inputs.values(), unpack, strict=True):
                 layout = buffer.layout
                 self.writer.emit(
-                    f"assert {variable}.shape == {tuple(layout.shape)} and {variable}.dtype is {self.dtype(layout.dtype)}"
-                    f" and {self.same_strides(variable, layout)}, '{variable} has another shape, dtype or stride'",
+                    f"assert {variable}.shape == {tuple(layout.shape)} and {variable}.dtype is "
+                    f"{self.dtype(layout.dtype)} and {self.same_strides(variable, layout)}, "
+                    f"'{variable} has another shape, dtype or stride'",
                     buffer.origins,
                 )
         self.writer.emit()
@@ -132,7 +133,7 @@ class _WrapperWriter:
             return f"{variable}.stride() == {tuple(layout.stride)}"
         return " and ".join(f"{variable}.stride({k}) == {layout.stride[k]}" for k in picked) or "True"
 
-    # -- nodes ------------------------------------------------------------------------------------------------------------
+    # -- nodes -------------------------------------------------------------------------------------------------------
 
     def node(self, position: int, node: ScheduleNode, kernel: Kernel) -> None:
         if node.extern is not None:
@@ -196,7 +197,7 @@ class _WrapperWriter:
             return f"({', '.join(parts)}{',' if len(parts) == 1 else ''})"
         return self.literal(value)
 
-    # -- views and outputs ------------------------------------------------------------------------------------------------
+    # -- views and outputs -------------------------------------------------------------------------------------------
 
     def view(self, buffer: str, layout: Layout) -> str:
         """A tensor over a buffer's storage: the buffer itself, or a strided view of it."""

@@ -152,7 +152,7 @@ def locked(name: str) -> Iterator[None]:
 
         locks = directory() / "locks"
         locks.mkdir(exist_ok=True, mode=0o700)
-        file = open(locks / name, "a+b")  # noqa: SIM115
+        file = open(locks / name, "a+b")
     except (ImportError, OSError):
         yield
         return

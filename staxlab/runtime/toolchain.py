@@ -25,7 +25,7 @@ from ..errors import BuildError
 from . import cache
 
 #: Every kernel is compiled so. What a kernel's meaning or instruction set needs comes with the kernel.
-COMMON_FLAGS = ("-std=c++17", "-O3", "-fPIC", "-w", "-fvisibility=default")
+COMMON_FLAGS = ("-std=c++17", "-O3", "-fPIC", "-w", "-fno-exceptions", "-fno-rtti")
 
 REMEDY = (
     "install g++ or clang++ through your system (Debian and Ubuntu: apt install g++; macOS: xcode-select --install), "

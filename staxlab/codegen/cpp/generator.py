@@ -118,9 +118,9 @@ def generate_kernel(
     if node.is_empty:
         emission_writer.emit("// an empty box of subscripts: there is nothing to compute", node.origins)
     else:
-        loop_plan = _constant_plan(node) if empty_reduction else plan(node, device, options)
+        loop_plan = _constant_plan(node) if empty_reduction else plan(node, device, options, schedule.bytes_read(node))
         _prepare(scope, loop_plan)
-        emission = Emission(node, loop_plan, scope, emission_writer, streamed=_streams(schedule, node, device))
+        emission = Emission(node, loop_plan, scope, emission_writer)
         with emission_writer.indent():
             if empty_reduction:
                 write_empty_reduction(emission)
@@ -154,7 +154,7 @@ def _scope(schedule: Schedule, arguments: tuple[KernelArgument, ...], device: De
 
 def _prepare(scope: Scope, loop_plan: LoopPlan) -> None:
     nested = loop_plan.outer + (loop_plan.inner if loop_plan.form == "inner" else ())
-    scope.vector, scope.lanes = loop_plan.vector, loop_plan.lanes
+    scope.vector, scope.lanes, scope.prefetch = loop_plan.vector, loop_plan.lanes, loop_plan.prefetch
     scope.level = levels(nested, loop_plan.parallel)
     scope.writers = [CodeWriter() for _ in range(len(nested) + 2)]
 
@@ -164,10 +164,6 @@ def _constant_plan(node: ScheduleNode) -> LoopPlan:
     reason = "an empty reduction: every output is the neutral element"
     decisions = (Decision("vector-loop", node.name, None, reason),)
     return LoopPlan("pointwise", node.body.indices, (), None, None, 1, 0, False, decisions=decisions)
-
-
-def _streams(schedule: Schedule, node: ScheduleNode, device: DeviceSpec) -> bool:
-    return False
 
 
 def _launch(node: ScheduleNode, scope: Scope, loop_plan: LoopPlan | None, empty: bool) -> dict[str, Any]:

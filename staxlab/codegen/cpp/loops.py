@@ -30,7 +30,6 @@ class Emission:
     plan: LoopPlan
     scope: Scope
     writer: CodeWriter
-    streamed: bool = False
 
     @property
     def body(self) -> LoopBody:
@@ -41,6 +40,11 @@ class Emission:
     def origins(self) -> Origins:
         return self.node.origins
 
+    @property
+    def own(self) -> Origins:
+        """The origins of the reduction itself, as opposed to those of what it reduces."""
+        return (self.node.origins - self.body.origins) or self.node.origins
+
     def tail(self) -> int:
         """Elements left over after the last whole vector."""
         innermost = self.plan.innermost
@@ -50,8 +54,8 @@ class Emission:
         innermost = self.plan.innermost
         return extent(innermost) - self.tail() if innermost is not None else 0
 
-    def emit(self, text: str) -> None:
-        self.writer.emit(text, self.origins)
+    def emit(self, text: str, origins: Origins | None = None) -> None:
+        self.writer.emit(text, self.origins if origins is None else origins)
 
     def replay(self, lanes_text: str | None) -> tuple[CppOps, CppValue]:
         """Run the body under the C++ handler; its lines wait in ``scope.writers``."""
@@ -108,7 +112,7 @@ def captures(emission: Emission) -> str:
     return "[=, &failure]" if emission.scope.checks else "[=]"
 
 
-# ---- Pointwise ---------------------------------------------------------------------------------------------------------
+# ---- Pointwise -----------------------------------------------------------------------------------------------------
 
 
 def write_pointwise(emission: Emission) -> None:
@@ -122,7 +126,7 @@ def write_pointwise(emission: Emission) -> None:
     handler, result = emission.replay(lanes_text)
     if emission.node.kind == "reduction":
         result = _reduced_single(emission, handler, result)
-    handler.tagged(emission.origins).store(write.buffer, write.index, result, streamed=emission.streamed)
+    handler.tagged(emission.origins).store(write.buffer, write.index, result, streamed=plan.streamed)
     last = len(emission.scope.writers) - 1
     along = plan.parallel_innermost and not only_tail and innermost is not None
     with outer_loops(emission, extra_parallel=1 if along else 0):
@@ -147,7 +151,9 @@ def write_pointwise(emission: Emission) -> None:
                 emission.emit(f"else element(first<{tail}>);")
         else:
             _element(emission, last, f"i64 {innermost.name}, ", "void")
-            emission.emit(f"for (i64 {innermost.name} = 0; {innermost.name} < {whole}; {innermost.name} += {plan.lanes})")
+            emission.emit(
+                f"for (i64 {innermost.name} = 0; {innermost.name} < {whole}; {innermost.name} += {plan.lanes})"
+            )
             with emission.writer.indent():
                 emission.emit(f"element({innermost.name}, all_lanes);")
             emission.emit(f"element({whole}, first<{tail}>);")

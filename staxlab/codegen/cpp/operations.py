@@ -23,6 +23,8 @@ class Library:
     """A function of a vector mathematics library: SLEEF's name and accuracy suffix, and the C library's name.
 
     ``wrap`` is the expression around the call, ``{call}``; ``argument`` the expression of the first operand.
+    ``repair`` replaces ``wrap`` for vectors where SLEEF's function has a smaller domain than it should; ``{log}`` is a
+    second call, the logarithm of the operand's magnitude.
     """
 
     sleef: str
@@ -30,6 +32,7 @@ class Library:
     c_name: str
     argument: str = "{0}"
     wrap: str = "{call}"
+    repair: str = ""
 
 
 def _library(names: str, accuracy: str = "u10") -> dict[str, Library]:
@@ -40,7 +43,9 @@ FLOAT: dict[str, str | Library] = {
     "neg": "-{0}", "abs": "abs({0})", "sign": "sign({0})", "relu": "relu({0})", "square": "{0} * {0}",
     "reciprocal": "{one} / {0}", "sqrt": "sqrt({0})", "rsqrt": "{one} / sqrt({0})", "floor": "floor({0})",
     "ceil": "ceil({0})", "trunc": "trunc({0})", "round": "round({0})",
-    **_library("exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh"),
+    **_library("exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan sinh cosh tanh atanh"),
+    "asinh": Library("asinh", "u10", "asinh", repair="large_asinh({0}, {call}, {log})"),
+    "acosh": Library("acosh", "u10", "acosh", repair="large_acosh({0}, {call}, {log})"),
     "erf": Library("erf", "u10", "erf"), "erfc": Library("erfc", "u15", "erfc"),
     "lgamma": Library("lgamma", "u10", "lgamma"), "pow": Library("pow", "u10", "pow"),
     "atan2": Library("atan2", "u10", "atan2"), "hypot": Library("hypot", "u05", "hypot"),
@@ -50,10 +55,10 @@ FLOAT: dict[str, str | Library] = {
     "floordiv": Library("fmod", "", "fmod", wrap="float_floordiv({0}, {1}, {call})"),
     "isnan": "is_nan({0})", "isinf": "is_inf({0})",
     "add": "{0} + {1}", "sub": "{0} - {1}", "mul": "{0} * {1}", "truediv": "{0} / {1}", "truncdiv": "trunc({0} / {1})",
-    "maximum": "maximum({0}, {1})", "minimum": "minimum({0}, {1})", "fmax": "fmax({0}, {1})", "fmin": "fmin({0}, {1})",
-    "copysign": "copysign({0}, {1})",
-    "eq": "{0} == {1}", "ne": "{0} != {1}", "lt": "{0} < {1}", "le": "{0} <= {1}", "gt": "{0} > {1}", "ge": "{0} >= {1}",
-    "where": "select({0}, {1}, {2})",
+    "maximum": "maximum({0}, {1})", "minimum": "minimum({0}, {1})", "fmax": "fmax({0}, {1})",
+    "fmin": "fmin({0}, {1})", "copysign": "copysign({0}, {1})",
+    "eq": "{0} == {1}", "ne": "{0} != {1}", "lt": "{0} < {1}", "le": "{0} <= {1}", "gt": "{0} > {1}",
+    "ge": "{0} >= {1}", "where": "select({0}, {1}, {2})",
 }  # fmt: skip
 
 INTEGER: dict[str, str | Library] = {
@@ -65,8 +70,8 @@ INTEGER: dict[str, str | Library] = {
     "remainder": "int_remainder({0}, {1})", "fmod": "int_fmod({0}, {1})", "pow": "int_pow({0}, {1})",
     "maximum": "maximum({0}, {1})", "minimum": "minimum({0}, {1})", "fmax": "maximum({0}, {1})",
     "fmin": "minimum({0}, {1})",
-    "eq": "{0} == {1}", "ne": "{0} != {1}", "lt": "{0} < {1}", "le": "{0} <= {1}", "gt": "{0} > {1}", "ge": "{0} >= {1}",
-    "bitwise_and": "{0} & {1}", "bitwise_or": "{0} | {1}", "bitwise_xor": "{0} ^ {1}",
+    "eq": "{0} == {1}", "ne": "{0} != {1}", "lt": "{0} < {1}", "le": "{0} <= {1}", "gt": "{0} > {1}",
+    "ge": "{0} >= {1}", "bitwise_and": "{0} & {1}", "bitwise_or": "{0} | {1}", "bitwise_xor": "{0} ^ {1}",
     "bitwise_left_shift": "shift_left({0}, {1})", "bitwise_right_shift": "shift_right({0}, {1})",
     "where": "select({0}, {1}, {2})",
 }  # fmt: skip
@@ -89,6 +94,8 @@ NOT_FOR_INTEGER = frozenset(
      "logical_xor"}  # fmt: skip
 
 COMPARISONS = frozenset({"eq", "ne", "lt", "le", "gt", "ge", "isnan", "isinf"})
+
+LOG = Library("log", "u10", "log")
 
 
 def table_for(dtype: torch.dtype) -> dict[str, str | Library]:

@@ -10,7 +10,7 @@ only, never on the number of threads: a kernel gives the same bits on one core a
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 
@@ -29,6 +29,10 @@ GRAIN = 4096.0
 CHUNK_ELEMENTS = 1 << 15
 MOST_CHUNKS = 64
 
+#: Kernels that read at least this many bytes ask for cache lines ahead of time, this many bytes ahead.
+PREFETCH_FROM = 4 << 20
+PREFETCH_BYTES = 4096
+
 #: Vector registers a block of accumulators may take in a reduction over outer loops.
 DEFAULT_ACCUMULATORS = 4
 
@@ -42,6 +46,8 @@ class LoopPlan:
     element at a time, ``lanes`` 1). ``form`` is "pointwise", "inner" (the vectorised loop is reduced; also any
     reduction without vectors) or "outer" (the vectorised loop is kept, the reduced loops run inside it).
     ``chunks > 1`` cuts the first reduced loop into pieces of ``chunk`` iterations with partial results of their own.
+    ``prefetch`` is how many bytes ahead of each consecutive read its cache line is asked for (0: not at all);
+    ``streamed`` makes stores bypass the caches.
     """
 
     form: str
@@ -55,8 +61,9 @@ class LoopPlan:
     accumulators: int = 1
     chunks: int = 1
     chunk: int = 0
+    prefetch: int = 0
+    streamed: bool = False
     decisions: tuple[Decision, ...] = ()
-    extents: dict[Symbol, int] = field(default_factory=dict)
 
 
 def extent(symbol: Symbol) -> int:
@@ -113,8 +120,9 @@ def _product(values: object) -> int:
     return math.prod(values)  # type: ignore[arg-type]
 
 
-def plan(node: ScheduleNode, device: DeviceSpec, options: Options) -> LoopPlan:
-    """Decide the loops of a computed node that has at least one point and one element to reduce."""
+def plan(node: ScheduleNode, device: DeviceSpec, options: Options, bytes_read: int = 0) -> LoopPlan:
+    """Decide the loops of a computed node that has at least one point and one element to reduce. ``bytes_read`` is the
+    traffic the schedule predicts for it."""
     body = node.body
     assert body is not None
     statements = body.all_statements()
@@ -149,12 +157,25 @@ def plan(node: ScheduleNode, device: DeviceSpec, options: Options) -> LoopPlan:
             "neighbouring vectors of outputs are reduced together, so each row is read a whole block at a time",
             inputs=(("extent", extent(innermost)), ("lanes", lanes)),
         ))  # fmt: skip
-    parallel, along, decision = _choose_parallel(node, outer, innermost, form, lanes, accumulators, chunks, work, device)
+    pieces = chunks if form == "inner" else -(-extent(innermost) // (lanes * accumulators)) if innermost else 1
+    parallel, along, decision = _choose_parallel(node, outer, form, chunks, pieces, work, device)
+    decisions.append(decision)
+    prefetch, decision = _choose_prefetch(node, vector, bytes_read)
     decisions.append(decision)
     return LoopPlan(
         form, tuple(outer), tuple(inner), vector, innermost, lanes, parallel, along, accumulators, chunks, chunk,
-        tuple(decisions),
+        prefetch, decisions=tuple(decisions),
     )  # fmt: skip
+
+
+def _choose_prefetch(node: ScheduleNode, vector: Symbol | None, bytes_read: int) -> tuple[int, Decision]:
+    """The processor fetches ahead by itself, but stops at page borders and has few requests under way per stream;
+    asking a page ahead raises the read bandwidth of long streams. In cache it would only cost instructions."""
+    inputs = (("bytes read", bytes_read), ("threshold", PREFETCH_FROM))
+    if vector is None or bytes_read < PREFETCH_FROM:
+        return 0, Decision("prefetch", node.name, 0, "what is read fits the cache", inputs=inputs)
+    reason = "long streams from memory: cache lines are asked for one page ahead"
+    return PREFETCH_BYTES, Decision("prefetch", node.name, PREFETCH_BYTES, reason, (0, PREFETCH_BYTES), inputs)
 
 
 def _position_dtype(node: ScheduleNode) -> torch.dtype:
@@ -266,39 +287,28 @@ def _choose_chunks(
 
 
 def _choose_parallel(
-    node: ScheduleNode,
-    outer: list[Symbol],
-    innermost: Symbol | None,
-    form: str,
-    lanes: int,
-    accumulators: int,
-    chunks: int,
-    work: float,
-    device: DeviceSpec,
+    node: ScheduleNode, outer: list[Symbol], form: str, chunks: int, pieces: int, work: float, device: DeviceSpec
 ) -> tuple[int, bool, Decision]:
     """Algorithm 8.1: take loops from the outside in until there are at least 2P iterations to share; none at all when
-    the work per thread would fall below the grain."""
+    the work per thread would fall below the grain. ``pieces`` is how often the innermost loop can be cut."""
     threads = max(device.threads, 1)
     inputs = (("threads", threads), ("work", round(work)), ("grain", GRAIN))
     if work < 2 * GRAIN:
         reason = "the whole kernel is shorter than starting threads would take"
         return 0, False, Decision("parallel-depth", node.name, 0, reason, inputs=inputs)
-    product = chunks
-    depth = 0
+    product, depth = chunks, 0
     for symbol in outer:
         if product >= 2 * threads:
             break
         product *= extent(symbol)
         depth += 1
-    along = False
-    if product < 2 * threads and form in ("pointwise", "outer") and innermost is not None:
-        blocks = -(-extent(innermost) // (lanes * (accumulators if form == "outer" else 1)))
-        product *= blocks
-        along = True
+    along = product < 2 * threads and form != "inner" and pieces > 1
+    if along:
+        product *= pieces
         depth = len(outer)
-    waste = -(-product // threads) / (product / threads) - 1
-    reason = f"{product} iterations to share among {threads} threads, imbalance {100 * waste:.0f}%"
-    choice = depth + (1 if along else 0) + (1 if chunks > 1 else 0)
     if product == 1:
         return 0, False, Decision("parallel-depth", node.name, 0, "there is nothing to share", inputs=inputs)
+    waste = -(-product // threads) / (product / threads) - 1
+    reason = f"{product} iterations to share among {threads} threads, imbalance {100 * waste:.0f}%"
+    choice = depth + int(along) + int(chunks > 1)
     return depth, along, Decision("parallel-depth", node.name, choice, reason, inputs=inputs)

@@ -154,7 +154,7 @@ def write_inner(emission: Emission) -> None:
     """The reduced loop is the vectorised one (or nothing is): per output, accumulators along it."""
     plan, node, scope = emission.plan, emission.node, emission.scope
     merge = merge_of(node, emission, plan.vector is not None)
-    tail, innermost = emission.tail(), plan.innermost
+    tail = emission.tail()
     handler, result = emission.replay("lanes" if tail else None)
     value = _value(emission, merge, handler.tagged(emission.origins), result)
     last = len(scope.writers) - 1
@@ -170,7 +170,7 @@ def write_inner(emission: Emission) -> None:
             partial = f"{ELEMENT[merge.value_dtype]}" if not merge.positional else (
                 f"Best<{ELEMENT[merge.value_dtype]}, {ELEMENT[position_dtype(node)]}>"
             )  # fmt: skip
-            emission.emit(f"{partial} partial{size};  // one result per piece, merged in order below")
+            emission.emit(f"{partial} partial{size};  // one result per piece, merged in order below", emission.own)
         emission.flush(0)
         if plan.parallel or (chunked and _is_parallel(plan)):
             pragma(emission, plan.parallel + (1 if chunked else 0))
@@ -184,11 +184,11 @@ def write_inner(emission: Emission) -> None:
                 emission.flush(position_ + 1)
         names = [f"acc{k}" for k in range(plan.accumulators)] if plan.accumulators > 1 else ["acc"]
         for name in names:
-            emission.emit(f"{merge.accumulator_type} {name} = {merge.neutral()};")
+            emission.emit(f"{merge.accumulator_type} {name} = {merge.neutral()};", emission.own)
         _reduce(emission, merge, names, value, last, inner_level)
         total = merge.lanes(merge.tree(names))
         if chunked:
-            emission.emit(f"partial[{_partial_index(plan)}] = {total};")
+            emission.emit(f"partial[{_partial_index(plan)}] = {total};", emission.own)
         else:
             _finish(emission, merge, total)
     if chunked:
@@ -212,10 +212,10 @@ def _finish(emission: Emission, merge: Merge, total: str) -> None:
     """Name the merged element and store it."""
     emission.scope.writers[-1] = type(emission.writer)()
     element = merge_of(emission.node, emission, False)
-    emission.emit(f"const {element.accumulator_type} result = {total};  // {emission.node.reduction}")
+    emission.emit(f"const {element.accumulator_type} result = {total};  // {emission.node.reduction}", emission.own)
     saved, emission.scope.vector = emission.scope.vector, None
     handler = CppOps(emission.scope)
-    handler.origins = emission.origins
+    handler.origins = emission.own
     _store_result(emission, handler, element, "result")
     emission.flush(len(emission.scope.writers) - 1)
     emission.scope.vector = saved
@@ -227,9 +227,9 @@ def _merge_chunks(emission: Emission, merge: Merge) -> None:
     with contextlib.ExitStack() as stack:
         for symbol in plan.outer:
             stack.enter_context(emission.block(for_loop(symbol)))
-        emission.emit(f"{element.accumulator_type} acc = {element.neutral()};")
+        emission.emit(f"{element.accumulator_type} acc = {element.neutral()};", emission.own)
         with emission.block(f"for (i64 piece = 0; piece < {plan.chunks}; ++piece) {{"):
-            emission.emit(f"acc = {element.pair('acc', f'partial[{_partial_index(plan)}]')};")
+            emission.emit(f"acc = {element.pair('acc', f'partial[{_partial_index(plan)}]')};", emission.own)
         _finish(emission, element, "acc")
 
 
@@ -250,14 +250,12 @@ def _reduce(emission: Emission, merge: Merge, names: list[str], value: str, last
             emission.flush(level)
         if innermost is None:
             emission.flush(last)
-            emission.emit(_update(merge, names[0], value))
+            emission.emit(_update(merge, names[0], value), emission.own)
             return
         _reduce_innermost(emission, merge, names, value, last, cut=chunked and not plan.inner)
 
 
-def _reduce_innermost(
-    emission: Emission, merge: Merge, names: list[str], value: str, last: int, cut: bool
-) -> None:
+def _reduce_innermost(emission: Emission, merge: Merge, names: list[str], value: str, last: int, cut: bool) -> None:
     plan, innermost = emission.plan, emission.plan.innermost
     assert innermost is not None
     name, lanes, width = innermost.name, plan.lanes, plan.lanes * len(names)
@@ -289,15 +287,15 @@ def _reduce_innermost(
         with emission.block(f"for (i64 {name} = {start}; {name} < {stop}; {name} += {width}) {{"):
             if single:
                 emission.flush(last)
-                emission.emit(_update(merge, names[0], value))
+                emission.emit(_update(merge, names[0], value), emission.own)
             for k, accumulator in enumerate(names if not single else []):
                 at = name if k == 0 else f"{name} + {k * lanes}"
-                emission.emit(_update(merge, accumulator, call(at)))
+                emission.emit(_update(merge, accumulator, call(at)), emission.own)
     elif single:
         with emission.block("{"):
             emission.emit(f"const i64 {name} = 0;")
             emission.flush(last)
-            emission.emit(_update(merge, names[0], value))
+            emission.emit(_update(merge, names[0], value), emission.own)
         return
     if not rest and not tail:
         return
@@ -305,12 +303,12 @@ def _reduce_innermost(
         if cut:
             stack.enter_context(emission.block(f"if (piece == {plan.chunks - 1}) {{"))
         for k in range(rest):
-            emission.emit(_update(merge, names[k % len(names)], call(str(main + k * lanes))))
+            emission.emit(_update(merge, names[k % len(names)], call(str(main + k * lanes))), emission.own)
         if tail:
             accumulator = names[rest % len(names)]
             update = _update(merge, accumulator, call(str(whole), f"first<{tail}>"))
             merged = update.removeprefix(f"{accumulator} = ").removesuffix(";")
-            emission.emit(f"{accumulator} = keep(first<{tail}>, {_typed(merge, merged)}, {accumulator});")
+            emission.emit(f"{accumulator} = keep(first<{tail}>, {_typed(merge, merged)}, {accumulator});", emission.own)
 
 
 def _typed(merge: Merge, text: str) -> str:
@@ -361,21 +359,21 @@ def _column_block(emission: Emission, merge: Merge, name: str, count: int, lanes
     plan = emission.plan
     names = [f"acc{k}" for k in range(count)] if count > 1 else ["acc"]
     for accumulator in names:
-        emission.emit(f"{merge.accumulator_type} {accumulator} = {merge.neutral()};")
+        emission.emit(f"{merge.accumulator_type} {accumulator} = {merge.neutral()};", emission.own)
     rows = "".join(f", {s.name}" for s in plan.inner)
     with contextlib.ExitStack() as stack:
         for symbol in plan.inner:
             stack.enter_context(emission.block(for_loop(symbol)))
         for k, accumulator in enumerate(names):
             at = name if k == 0 else f"{name} + {k * plan.lanes}"
-            emission.emit(_update(merge, accumulator, f"element({at}{rows}, {lanes or 'all_lanes'})"))
+            emission.emit(_update(merge, accumulator, f"element({at}{rows}, {lanes or 'all_lanes'})"), emission.own)
     innermost = plan.innermost
     assert innermost is not None
     write = emission.node.writes[0]
     for k, accumulator in enumerate(names):
         emission.scope.writers[-1] = type(emission.writer)()
         handler = CppOps(emission.scope, lanes)
-        handler.origins = emission.origins
+        handler.origins = emission.own
         shifted = write.index.substitute({innermost: Expr.of(innermost) + k * plan.lanes})
         saved = emission.node
         emission.node = _with_write(saved, shifted)

@@ -140,6 +140,15 @@ template <class V> STAX_INLINE V float_floordiv(V x, V y, V f) {
     return select(y == V{}, (V)(x / y), result);
 }
 
+// SLEEF's inverse hyperbolic functions square their operand, which overflows; there, log(2|x|) is the exact result.
+template <class V> STAX_INLINE V large_acosh(V x, V small, V log) {
+    const V limit = splat<V>((element_of<V>)(sizeof(element_of<V>) == 4 ? 0x1p60 : 0x1p500));
+    return select(x > limit, (V)(log + splat<V>((element_of<V>)0x1.62e42fefa39efp-1)), small);
+}
+template <class V> STAX_INLINE V large_asinh(V x, V small, V log) {
+    return copysign(large_acosh(abs(x), abs(small), log), x);
+}
+
 // ---- Integers ----------------------------------------------------------------------------------------------------------
 
 template <class V> STAX_INLINE V int_pow(V x, V y) {
@@ -241,14 +250,17 @@ template <class I> STAX_INLINE I wrap_index(I index, i64 size) {
     return select(index < I{}, (I)(index + splat<I>(size)), index);
 }
 template <class I> STAX_INLINE auto index_inside(I index, i64 size) { return (index >= I{}) & (index < splat<I>(size)); }
-// Remembers an offending subscript for the caller: number of the check (from 1) and the subscript in 48 bits.
+// Remembers an offending subscript for the caller, as the program had it: the check's number (from 1) and 48 bits.
+STAX_INLINE i64 encode_failure(i64 index, i64 size, i64 check) {
+    return (check << 48) | ((index < 0 ? index - size : index) & 0xffffffffffffll);
+}
 template <class I, class K> STAX_INLINE void report_index(i64& failure, I index, i64 size, i64 check, K lanes) {
     if constexpr (is_scalar<I>) {
-        if (index < 0 || index >= size) failure = (check << 48) | (index & 0xffffffffffffll);
+        if (index < 0 || index >= size) failure = encode_failure(index, size, check);
     } else if (any(mask_not(index_inside(index, size)))) {
         for (int k = 0; k < lanes_of<I>; ++k)
             if (lanes.active(k) && (index[k] < 0 || index[k] >= size))
-                failure = (check << 48) | (index[k] & 0xffffffffffffll);
+                failure = encode_failure(index[k], size, check);
     }
 }
 

@@ -100,6 +100,7 @@ template <class V> STAX_INLINE V iota() {
 // ---- Masks: bool for an element, a vector of integers that are 0 or -1 for a vector --------------------------------
 
 template <class T> STAX_INLINE T select(bool condition, T a, T b) { return condition ? a : b; }
+template <class T> STAX_INLINE T select(int condition, T a, T b) { return condition ? a : b; }  // bool & bool is an int
 template <class M, class V> STAX_INLINE V select(M condition, V a, V b) {
     return __builtin_convertvector(condition, int_like<V>) ? a : b;
 }

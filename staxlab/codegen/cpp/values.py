@@ -52,6 +52,7 @@ class Scope:
     writers: list[CodeWriter]
     level: dict[Symbol, int]
     neon: bool = False
+    prefetch: int = 0
     arguments: dict[str, tuple[str, torch.dtype]] = field(default_factory=dict)
     offsets: dict[str, int] = field(default_factory=dict)
     vector_types: dict[str, tuple[str, int]] = field(default_factory=dict)
@@ -87,7 +88,7 @@ class CppOps(Ops):
         twin.__dict__ = {**self.__dict__, **changes}
         return twin
 
-    # -- writing ------------------------------------------------------------------------------------------------------
+    # -- writing -----------------------------------------------------------------------------------------------------
 
     def type_of(self, dtype: torch.dtype, vector: bool) -> str:
         return self.scope.vector_type(dtype) if vector else ELEMENT[dtype]
@@ -118,7 +119,7 @@ class CppOps(Ops):
             return f"as_mask<mask>({value.text})"
         return f"splat<{self.scope.vector_type(value.dtype)}>({value.text})"
 
-    # -- the protocol -------------------------------------------------------------------------------------------------
+    # -- the protocol ------------------------------------------------------------------------------------------------
 
     def constant(self, value: Any, dtype: torch.dtype) -> CppValue:
         dtype = compute_dtype(dtype)
@@ -137,6 +138,9 @@ class CppOps(Ops):
             argument = row.argument.format(*texts)
             call = self._library_call(row, dtype, vector, [argument, *texts[1:]])
             text = row.wrap.format(*texts, call=call, one=one)
+            if row.repair and vector:
+                magnitude = self._library_call(operations.LOG, dtype, True, [f"abs({texts[0]})"])
+                text = row.repair.format(*texts, call=call, log=magnitude)
         else:
             text = row.format(*texts, one=one)
         result = result_dtype(operation, tuple(o.dtype for o in operands))
@@ -214,7 +218,7 @@ class CppOps(Ops):
         element = ELEMENT[integer]
         return f"convert<{kind}>(splat<{whole}>(({element})({base})) + iota<{whole}>() * splat<{whole}>({step}))"
 
-    # -- subscripts ---------------------------------------------------------------------------------------------------
+    # -- subscripts --------------------------------------------------------------------------------------------------
 
     def _varies(self, expression: Expr) -> bool:
         """Whether lanes see different values of a subscript."""
@@ -285,6 +289,9 @@ class CppOps(Ops):
         step = self._step(index)
         lanes = self._lanes_of(index)
         tail = "" if lanes == "all_lanes" else f", {lanes}"
+        if step == 1 and self.scope.prefetch and self.masked_writer is None:
+            ahead = self.scope.prefetch // stored.itemsize
+            self._writer(True, symbols).emit(f"prefetch({pointer} + {(index + ahead).c_style()});", self.origins)
         if step == 1:
             text = f"load<{kind}>({pointer} + {address}{tail})"
         elif step == -1:
@@ -319,7 +326,7 @@ class CppOps(Ops):
             lane = self._lane_text(index)
             writer.emit(f"scatter({pointer}, [=](i64 lane) {{ return {lane}; }}, {text}, {lanes});", self.origins)
 
-    # -- conditions and run-time subscripts ---------------------------------------------------------------------------
+    # -- conditions and run-time subscripts --------------------------------------------------------------------------
 
     def masked(self, condition: CppValue, body: Callable[[Ops], Any], other: Any) -> CppValue:
         block = CodeWriter()
@@ -338,7 +345,9 @@ class CppOps(Ops):
         kind = self.type_of(value.dtype, vector)
         start = self.as_vector(default) if vector else default.text
         writer.emit(f"{kind} {name} = {start};  // elsewhere", self.origins)
-        writer.emit("{  // only in lanes where the condition holds" if condition.vector else f"if ({condition.text}) {{")
+        writer.emit(
+            "{  // only in lanes where the condition holds" if condition.vector else f"if ({condition.text}) {{"
+        )
         with writer.indent():
             writer.extend(block.lines())
             result = self.as_vector(value) if vector else value.text
