@@ -115,9 +115,9 @@ def run(
     show(_headed("Measured (Section 13)", "\n\n".join(measured)))
 
     if page is not None:
-        from .view import write_page
+        from .view.tour import write_tour
 
-        written = write_page(page, tour.page(), title="staxlab: a tour of one compilation")
+        written = write_tour(page, tour.page())
         show(f"All of this, with every line linked to where it came from: {written}")
     return tour
 

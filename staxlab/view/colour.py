@@ -17,7 +17,7 @@ from .markup import Html, escape
 # Long listings are shown plain: colouring costs about 10 microseconds a token, and nobody reads 20,000 lines for it.
 LONGEST_COLOURED = 20_000
 
-_LEXERS = {"cpp": "cpp", "python": "python", "triton": "python", "asm": "gas", "ptx": "ptx"}
+_LEXERS = {"cpp": "cpp", "python": "python", "triton": "python", "ptx": "ptx"}
 
 # Token types of pygments, the most specific first, and the role (a colour of ``theme``) they take.
 _ROLES = (
@@ -46,6 +46,14 @@ _OWN_LANGUAGE = re.compile(
     r"|(?P<number>(?<![\w.])-?\d+(?:\.\d+)?(?:e[+-]?\d+)?\b)"
     r"|(?P<function>\b[A-Za-z_][\w.]*(?=\())",
 )
+# "    5b:  shl  $0xd,%rax   # 19: ...": address, mnemonic, operands, and the source line as a comment.
+_ASSEMBLY = re.compile(
+    r"(?P<comment>(?:^|\s)(?:\#|//).*$|^\s*[0-9a-f]+:(?=\s))"
+    r"|(?P<function>^[\w.$]+(?=.*:$))"
+    r"|(?P<keyword>(?:(?<=:)|^)\s+[a-z][a-z0-9.]*\b)"
+    r"|(?P<type>%\w+|\b[xyz]mm\d+\b|\b[vqdswx]\d+\b)"
+    r"|(?P<number>\$?-?\b0x[0-9a-f]+\b|\$-?\d+\b|(?<![\w.])-?\d+\b)"
+)
 _SASS = re.compile(
     r"(?P<comment>/\*.*?\*/|//.*$)"
     r"|(?P<keyword>\b[A-Z][A-Z0-9]{1,}(?:\.[A-Z0-9_]+)*\b(?=[ ;]))"
@@ -53,14 +61,15 @@ _SASS = re.compile(
     r"|(?P<number>\b0x[0-9a-f]+\b|(?<![\w.])-?\d+(?:\.\d+)?\b)"
 )
 
+_PATTERNS = {"ir": _OWN_LANGUAGE, "asm": _ASSEMBLY, "sass": _SASS}
+
 
 def coloured(lines: Sequence[str], language: str) -> list[Html]:
     """Each line as markup. ``language`` is "cpp", "python", "triton", "asm", "ptx", "sass", "ir" or anything else."""
     if len(lines) > LONGEST_COLOURED:
         return [escape(line) for line in lines]
-    if language in ("ir", "sass"):
-        pattern = _OWN_LANGUAGE if language == "ir" else _SASS
-        return [_by_pattern(line, pattern) for line in lines]
+    if language in _PATTERNS:
+        return [_by_pattern(line, _PATTERNS[language]) for line in lines]
     if language in _LEXERS:
         return _by_pygments(lines, _LEXERS[language]) or [escape(line) for line in lines]
     return [escape(line) for line in lines]

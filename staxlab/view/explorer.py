@@ -9,7 +9,8 @@ widget only, and a blank where a page was saved without the widget's state; so t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from typing import Any
 
 from ..errors import StaxError
@@ -40,6 +41,34 @@ def view(compilation: Any, full: bool = False) -> View:
         first=tuple(key for key in FIRST if any(pane.key == key for pane in panes)),
         hint="compilation.write_html(path) writes it whole",
     )
+
+
+def same_captured_graph(one: Any, other: Any) -> bool:
+    """Whether two compilations start from equal graphs with equal ids, so that their stages can be linked."""
+    if one.graph is None or other.graph is None:
+        return False
+    first, second = ([(node.id, node.format()) for node in graph] for graph in (one.graph, other.graph))
+    return first == second
+
+
+def with_other_targets(compilation: Any, others: Iterable[Any], full: bool = False) -> View:
+    """The explorer of a compilation with the kernels and machine code that other targets got for the same graph.
+
+    One loop program becomes C++ for one machine and Triton for another; here both hang on the same source lines.
+    Raises ValueError where the captured graphs differ.
+    """
+    whole = view(compilation, full)
+    panes = list(whole.panes)
+    last = max(k for k, pane in enumerate(panes) if pane.key in ("schedule", "kernels", "asm", "ptx", "sass"))
+    for other in others:
+        if not same_captured_graph(compilation, other):
+            raise ValueError(f"{other.name} for {other.target} was captured as another graph")
+        inner = [*panes_of(other.kernels, full=full).panes, *assembly_panes(other, full)]
+        for pane in inner:
+            last += 1
+            title = f"{pane.title} ({other.target})"
+            panes.insert(last, replace(pane, key=f"{pane.key}-{other.target}", title=title))
+    return replace(whole, panes=tuple(panes))
 
 
 def parts(compilation: Any, full: bool = False) -> Iterator[tuple[str, Callable[[], View]]]:

@@ -1,6 +1,7 @@
 """Records of Section 13 as panes, so that a page can hold them beside the stages of a compilation.
 
-They draw themselves (``benchmark``, ``roofline``); what is added here is the frame around them.
+Each of them knows its own table (``measure.tables``); a roofline draws itself as well (``roofline``). What is added
+here is the look of the other panes.
 """
 
 from __future__ import annotations
@@ -8,16 +9,42 @@ from __future__ import annotations
 from typing import Any
 
 from .document import Pane
-from .markup import Html
+from .markup import Html, element, join
+
+
+def table_markup(record: Any) -> Html:
+    """A ``measure.tables.Table`` with caption, aligned numbers and notes."""
+    head = element("tr", [element("th", name, scope="col") for name in record.columns])
+    rows = []
+    for row in record.rows:
+        first, *rest = row
+        cells = [
+            element("td", cell, class_="sx-num" if position in record.numeric else None)
+            for position, cell in enumerate(rest, start=1)
+        ]
+        rows.append(element("tr", element("th", first, scope="row"), cells))
+    drawn = element(
+        "table", element("caption", record.caption), element("thead", head), element("tbody", rows), class_="sx-table"
+    )
+    notes = [element("p", note, class_="sx-note") for note in record.notes]
+    return join([element("div", drawn, class_="sx-scroll"), *notes])
 
 
 def panes(record: Any) -> list[Pane]:
     """A roofline with its plot, or any record that is a table."""
+    table = table_markup(record.table())
     if type(record).__name__ == "Roofline":
-        from .roofline import figure_html
+        from ..errors import MissingDependencyError
+        from .roofline import svg_text, text_plot
 
-        return [Pane("roofline", "Roofline", Html(figure_html(record)), "", str(record))]
-    from .benchmark import table_html
-
+        try:
+            drawing = Html(svg_text(record))
+        except MissingDependencyError as error:
+            drawing = join([element("pre", text_plot(record), class_="sx-code"), element("p", error, class_="sx-note")])
+        return [
+            Pane(
+                "roofline", "Roofline", join([element("figure", drawing, class_="sx-listing"), table]), "", str(record)
+            )
+        ]
     name = type(record).__name__
-    return [Pane(name.lower(), name, Html(table_html(record.table())), "", str(record))]
+    return [Pane(name.lower(), name, table, "", str(record))]

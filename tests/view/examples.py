@@ -171,6 +171,10 @@ def f(x, w):
 """
 
 
+def sample() -> list[torch.Tensor]:
+    return [torch.zeros(SHAPE), torch.zeros(SHAPE)]
+
+
 def compilation() -> Compilation:
     """A compilation of Example 1.1: front end real, back end by hand."""
     from staxlab.capture.tracer import trace
@@ -180,8 +184,8 @@ def compilation() -> Compilation:
     from staxlab.transform import transform
 
     function = define(FUNCTION_SOURCE, file="example.py")
-    sample = [torch.zeros(SHAPE), torch.zeros(SHAPE)]
-    captured = trace(function, tuple(sample), {}, options=Options())
+    inputs = sample()
+    captured = trace(function, tuple(inputs), {}, options=Options())
     transformed = transform(captured, Options())
     loops = program()
     made = kernel()
@@ -194,12 +198,12 @@ def compilation() -> Compilation:
         records={
             "capture": captured,
             "transforms": transformed,
-            "operators": record(transformed.final, sample, Options(), basis=BASIS),
+            "operators": record(transformed.final, inputs, Options(), basis=BASIS),
             "loops": loops,
             "schedule": schedule(loops, DEVICE, Options()),
             "kernels": KernelSet((disassembled,)),
             "wrapper": wrapper(),
         },
         timings={"capture": 0.0021, "transforms": 0.0004, "operators": 0.003, "loops": 0.001, "kernels": 0.012},
-        key=compute_key(tuple(sample), {}, parameter_name=lambda index: "xw"[index]),
+        key=compute_key(tuple(inputs), {}, parameter_name=lambda index: "xw"[index]),
     )
