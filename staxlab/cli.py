@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from . import __version__
 from .errors import FallbackWarning, OptionError, StaxError
 
 BAD_REQUEST, FAILED, INTERRUPTED = 2, 1, 130
@@ -24,7 +25,7 @@ MACHINE_CODE = ("asm", "ptx", "sass")
 def build_parser() -> argparse.ArgumentParser:
     """The parser, separate from :func:`main` so that documentation can be checked against it."""
     parser = argparse.ArgumentParser(prog="staxlab", description="A tensor compiler you can stand inside of.")
-    parser.add_argument("--version", action="version", version=f"staxlab {version()}")
+    parser.add_argument("--version", action="version", version=f"staxlab {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
     tour = commands.add_parser("tour", help="one example from Python to a running kernel, every stage printed")
@@ -60,16 +61,6 @@ _EXPRESSION_HELP = (
     "such as 'F.softmax(torch.randn(64, 1000), -1)'; torch, F, nn and math are at hand, and assignments may stand "
     "before it: 'x = torch.randn(8, 8); x + x.t()'"
 )
-
-
-def version() -> str:
-    """The installed version, or that of the source tree beside this file."""
-    import importlib.metadata
-
-    try:
-        return importlib.metadata.version("staxlab")
-    except importlib.metadata.PackageNotFoundError:
-        return "(not installed)"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -257,10 +248,10 @@ def _doctor(options: argparse.Namespace) -> int:
 def _cache(options: argparse.Namespace) -> int:
     from .runtime import cache
 
+    found = cache.info()
     if options.action == "clear":
-        print(cache.clear())
-    else:
-        print(cache.info())
+        cache.clear()
+    print(f"{'removed ' if options.action == 'clear' else ''}{found}")
     return 0
 
 

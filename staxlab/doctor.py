@@ -20,6 +20,8 @@ import tempfile
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from .errors import BuildError
+
 # "ok": it is there; "missing": limits what can be done; "problem": stops the compiler; "note": only a fact.
 STATUSES = ("ok", "note", "missing", "problem")
 _SYMBOL = {"ok": "+", "note": " ", "missing": "-", "problem": "!"}
@@ -132,12 +134,36 @@ def _processor() -> list[Finding]:
     return [Finding("instruction set", status, words, remedy), Finding("threads", "note", threads)]
 
 
-def _openmp() -> list[Finding]:
+def _compiler() -> list[Finding]:
+    from .runtime import toolchain
+
+    try:
+        found = toolchain.find()
+    except BuildError as error:
+        return [Finding("C++ compiler", "problem", error.what, error.remedy or toolchain.REMEDY)]
+    command = " ".join(found.command)
+    for variable in ("STAXLAB_CXX", "CXX"):
+        named = os.environ.get(variable, "").split()
+        if named and shutil.which(named[0]) == found.command[0]:
+            command += f", named by {variable}"
+            break
+    version = next(iter(found.version.splitlines()), "version unknown")
+    return [Finding("C++ compiler", "ok", f"{version} ({command})"), *_openmp(found.openmp)]
+
+
+def _openmp(compiler_knows_it: bool) -> list[Finding]:
     import torch
+
+    from .runtime import toolchain
 
     if not torch.backends.openmp.is_available():
         return [Finding("OpenMP", "missing", "PyTorch was built without it", "kernels run on one thread")]
-    return [Finding("OpenMP", "ok", "in PyTorch; generated kernels share its threads")]
+    if not compiler_knows_it:
+        remedy = "kernels run on one thread; install g++, or clang++ with libomp"
+        return [Finding("OpenMP", "missing", "the C++ compiler does not know it", remedy)]
+    runtime = toolchain.openmp_runtime()
+    name = os.path.basename(runtime) if runtime else "PyTorch's runtime"
+    return [Finding("OpenMP", "ok", f"{name}, one pool of threads for PyTorch and generated kernels")]
 
 
 def _gpu() -> list[Finding]:
@@ -220,6 +246,16 @@ def _grading() -> list[Finding]:
     return [Finding("grading packages", "ok", f"sympy {_version_of('sympy')} and the rest")]
 
 
+def _kernel_cache() -> list[Finding]:
+    from .runtime import cache
+
+    wanted = cache.requested_directory()
+    if reason := writable(wanted):
+        remedy = "kernels are compiled anew in every process; set STAXLAB_CACHE_DIR to a directory of your own"
+        return [Finding("kernel cache", "missing", f"{wanted} cannot be written: {reason}", remedy)]
+    return [Finding("kernel cache", "ok", str(wanted))]
+
+
 def _line(error: BaseException) -> str:
     return str(error).strip().split("\n")[0]
 
@@ -244,3 +280,18 @@ def writable(directory: Path) -> str:
             return ""
     except OSError as error:
         return error.strerror or str(error)
+
+
+# In the order of the report: what the compiler needs first, then what opens further doors.
+CHECKS = (
+    ("Python", _python),
+    ("PyTorch", _torch),
+    ("C++ compiler", _compiler),
+    ("processor", _processor),
+    ("kernel cache", _kernel_cache),
+    ("GPU", _gpu),
+    ("Triton", _triton),
+    ("graphviz dot", _dot),
+    ("notebook packages", _notebook),
+    ("grading packages", _grading),
+)

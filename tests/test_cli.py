@@ -37,7 +37,7 @@ def shell(command: str, **environment: str) -> subprocess.CompletedProcess:
 
 def test_version(capsys):
     status, out, _ = run(capsys, "--version")
-    assert status == 0 and re.fullmatch(r"staxlab (\d+\.\d+\.\d+\S*|\(not installed\))\n", out)
+    assert status == 0 and re.fullmatch(r"staxlab \d+\.\d+\.\d+\S*\n", out)
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,9 @@ def test_explain_shows_every_stage_under_its_heading(capsys):
     assert (status, err) == (0, "")
     assert out.startswith("a = torch.randn(64, 1000)\ndef f(a):\n    return F.softmax(a, -1)\n\n")
     headings = re.findall(r"^(.+) \(Sections? [\d. and]+\), [\d.]+ ms$", out, flags=re.M)
-    assert headings == ["Captured graph", "Graph transformation", "Operator graph", "Loop IR", "Schedule", "Kernels", "Wrapper"]  # fmt: skip
+    assert headings == [
+        "Captured graph", "Graph transformation", "Operator graph", "Loop IR", "Schedule", "Kernels", "Wrapper",
+    ]  # fmt: skip
 
 
 def test_explain_shows_one_stage_or_several(capsys):
@@ -109,7 +111,10 @@ def test_explain_shows_one_stage_or_several(capsys):
     assert both.endswith(kernels) and "reduction" in both.removesuffix(kernels)
 
 
-@pytest.mark.parametrize("stage", ["capture", "graph", "transforms", "operators", "loops", "schedule", "wrapper", "decisions", "traffic"])  # fmt: skip
+EVERY_STAGE = "capture graph transforms operators loops schedule wrapper decisions traffic".split()
+
+
+@pytest.mark.parametrize("stage", EVERY_STAGE)
 def test_every_stage_prints_something_of_its_own(capsys, stage):
     status, out, _ = run(capsys, "explain", "-c", SOFTMAX, "--stage", stage)
     assert status == 0 and len(out.strip()) > 20 and "object at 0x" not in out
@@ -146,11 +151,11 @@ def test_explain_refuses_a_place_it_cannot_write_before_compiling(capsys, tmp_pa
 
 
 def test_what_is_not_compiled_is_noted_and_strict_refuses_it(capsys):
-    expression = "torch.linalg.det(torch.eye(3)) + 1"
+    expression = "torch.special.i1(torch.ones(3)) + 1"
     status, out, err = run(capsys, "explain", "-c", expression, "--stage", "schedule")
-    assert status == 0 and err.startswith("note: ") and "det" in err
+    assert status == 0 and err.startswith("note: ") and "i1" in err
     status, out, err = run(capsys, "explain", "-c", expression, "--strict")
-    assert (status, out) == (1, "") and err.count("\n") == 1 and "det" in err
+    assert (status, out) == (1, "") and err.count("\n") == 1 and "i1" in err
 
 
 def test_tour_tells_the_whole_story(capsys, tmp_path):
@@ -172,15 +177,16 @@ def test_doctor_prints_json_for_a_script(capsys):
     assert {"piece", "status", "found", "remedy"} == set(report["findings"][0])
 
 
-def test_cache_reports_and_empties(capsys, cache_dir):
+def test_cache_reports_and_empties_itself_alone(capsys, cache_dir):
+    (cache_dir / "thesis.tex").write_text("mine")
+    (cache_dir / "photos").mkdir()
     run(capsys, "explain", "-c", "torch.ones(3) + 41.5", "--stage", "schedule")
     status, full, _ = run(capsys, "cache", "info")
-    assert status == 0 and str(cache_dir) in full
-    status, _, _ = run(capsys, "cache", "clear")
-    assert status == 0
-    _, empty, _ = run(capsys, "cache", "info")
-    assert empty != full
-    assert not [path for path in cache_dir.rglob("*") if path.suffix in (".so", ".o")]
+    entries = int(re.fullmatch(rf"{cache_dir}: (\d+) entries, [\d.]+ MB\n", full).group(1))
+    assert status == 0 and entries > 0
+    assert run(capsys, "cache", "clear") == (0, f"removed {full}", "")
+    assert run(capsys, "cache", "info")[1].startswith(f"{cache_dir}: 0 entries")
+    assert sorted(path.name for path in cache_dir.iterdir()) == ["photos", "thesis.tex"]
 
 
 def test_roofline_writes_data_and_pictures(capsys, tmp_path, monkeypatch):
@@ -214,5 +220,3 @@ def test_the_console_script_is_the_same_program():
         pytest.skip("staxlab is not installed into this environment")
     result = subprocess.run([script, "--version"], capture_output=True, text=True)
     assert result.returncode == 0 and result.stdout.startswith("staxlab ")
-
-

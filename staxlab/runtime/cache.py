@@ -17,6 +17,7 @@ import contextlib
 import hashlib
 import logging
 import os
+import re
 import shutil
 import stat
 import tempfile
@@ -31,6 +32,8 @@ log = logging.getLogger("staxlab.cache")
 _lock = threading.Lock()
 _usable: dict[str, Path] = {}
 _private: list[Path] = []
+# Two digits of a hash, or a kind and a hash; the locks; a file being written when its process died.
+_OWN_NAMES = re.compile(r"[0-9a-f]{2}|[a-z]+-[0-9a-f]{16,}(\.[a-z]+)?|locks|triton|\.writing-.*")
 _DIGEST = 32  # bytes of SHA-256 in front of every entry
 
 
@@ -179,16 +182,21 @@ class CacheInfo:
 def info() -> CacheInfo:
     """Count the entries."""
     where = directory()
-    files = [p for p in where.rglob("*") if p.is_file() and p.parent.name != "locks"]
+    files = [p for own in _own(where) if own.name != "locks" for p in (own, *own.rglob("*")) if p.is_file()]
     return CacheInfo(str(where), len(files), sum(p.stat().st_size for p in files))
 
 
 def clear() -> None:
-    """Delete every entry. Kernels already loaded keep working: they are not mapped from these files."""
-    where = directory()
-    for child in where.iterdir():
+    """Delete every entry, and nothing else: the directory is the user's choice and may hold other things. Kernels
+    already loaded keep working: they are not mapped from these files."""
+    for child in _own(directory()):
         if child.is_dir():
             shutil.rmtree(child, ignore_errors=True)
         else:
             with contextlib.suppress(OSError):
                 child.unlink()
+
+
+def _own(where: Path) -> list[Path]:
+    """What this store (and Triton's, kept inside it) has made directly inside its directory."""
+    return [child for child in where.iterdir() if _OWN_NAMES.fullmatch(child.name)]
