@@ -90,6 +90,7 @@ def run(
     for heading, text in stages(tour.processor):
         show(_headed(heading, text))
     show(_headed("Machine code (Section 8)", _assembly(tour.processor, "asm")))
+    show(_time_split(tour.processor))
 
     tour.graphics = staxlab.explain(function, *arguments, target=GPU_TARGET)
     kernels = "\n".join(kernel.source for kernel in tour.graphics.kernels)
@@ -129,6 +130,13 @@ def stages(compilation: Compilation) -> Iterator[tuple[str, str]]:
             continue
         milliseconds = compilation.timings.get(stage.name, 0.0) * 1e3
         yield f"{stage.title} ({stage.section}), {milliseconds:.1f} ms", str(record)
+
+
+def _time_split(compilation: Compilation) -> str:
+    """Seconds from the Python function to a callable kernel, stage by stage."""
+    parts = ", ".join(f"{name} {seconds * 1e3:.0f}" for name, seconds in compilation.timings.items())
+    total = sum(compilation.timings.values())
+    return f"From Python to a kernel ready to run: {total:.2f} s (milliseconds: {parts})\n"
 
 
 def _headed(heading: str, text: str) -> str:

@@ -163,11 +163,32 @@ def test_tour_tells_the_whole_story(capsys, tmp_path):
     status, out, err = run(capsys, "tour", "--size", "64x128", "--html", str(page))
     assert (status, err) == (0, "")
     for expected in (
-        "torch.relu(x + w)", "Captured graph", "Loop IR", "Kernels", "Machine code", "@triton.jit", "sm_90",
-        "Memory traffic", "2N + n", "rounding bound", "times as fast as eager", str(page),
+        "torch.relu(x + w)", "Captured graph", "Loop IR", "Kernels", "Machine code", "ready to run", "@triton.jit",
+        "sm_90", "Memory traffic", "2N + n", "rounding bound", "times as fast as eager", str(page),
     ):  # fmt: skip
         assert expected in out, expected
     assert "data-origins" in page.read_text()
+
+
+EXTRAS_ONLY = (
+    "IPython ipykernel ipywidgets jupyterlab nbconvert nbclient nbformat matplotlib graphviz pygments triton scipy "
+    "sympy jax pytest hypothesis yaml playwright"
+).split()
+
+
+@pytest.mark.parametrize("command", [["tour", "--size", "64x128", "--html"], ["explain", "-c", SOFTMAX, "--html"]])
+def test_the_core_needs_no_extra(tmp_path, command):
+    """A server with a GPU often has no IPython, a laptop no Triton: what does not need them must work without."""
+    page = tmp_path / "page.html"
+    program = (
+        f"import sys\nfor name in {EXTRAS_ONLY!r}: sys.modules[name] = None\n"
+        f"from staxlab.cli import main\nsys.exit(main({[*command, str(page)]!r}))"
+    )
+    result = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    assert "data-origins" in page.read_text()
+    if command[0] == "tour":
+        assert "left out" in result.stdout and "staxlab[gpu]" in result.stdout
 
 
 def test_doctor_prints_json_for_a_script(capsys):
