@@ -30,7 +30,8 @@ import torch
 from ..codegen import cpp
 from ..codegen.kernel import Kernel, KernelSet
 from ..errors import BuildError
-from ..options import DeviceSpec, Options
+from ..options import DeviceSpec, Options, host_device_spec
+from ..provenance import Line
 from . import cache, toolchain
 
 HEADER_DIRECTORY = Path(cpp.__file__).parent
@@ -129,17 +130,41 @@ def load_kernel(kernel: Kernel, tools: toolchain.Toolchain) -> Loaded:
     known = _loaded.get(key)
     if known is not None:
         return Loaded(known, key, True, time.perf_counter() - started)
-    library, hit = cache.read_verified(key), True
-    if library is None:
-        with cache.locked(key):
-            library = cache.read_verified(key)
-            if library is None:
-                library, hit = compile_kernel(kernel, tools), False
-                cache.write_verified(key, library)
+    library, hit = _library_of(kernel, key, tools)
     with _loading:
         if key not in _loaded:
             _loaded[key] = _launcher(kernel, _open(library, kernel.name))
     return Loaded(_loaded[key], key, hit, time.perf_counter() - started)
+
+
+def _library_of(kernel: Kernel, key: str, tools: toolchain.Toolchain) -> tuple[bytes, bool]:
+    """A kernel's shared library and whether the cache had it. Of several processes one compiles, the others wait."""
+    library = cache.read_verified(key)
+    if library is not None:
+        return library, True
+    with cache.locked(key):
+        library = cache.read_verified(key)
+        if library is not None:
+            return library, True
+        library = compile_kernel(kernel, tools)
+        cache.write_verified(key, library)
+    return library, False
+
+
+def build_library(source: str, name: str = "library") -> ctypes.CDLL:
+    """Compile hand-written C++ (or take it from the cache) for this machine's vectors and threads, and load it.
+
+    Raises BuildError without a compiler or when it refuses the source.
+    """
+    from ..codegen.cpp.generator import INSTRUCTION_SETS
+
+    device = host_device_spec()
+    flags = (*INSTRUCTION_SETS[device.instruction_set], "-fopenmp")
+    lines = tuple(Line(text) for text in source.splitlines())
+    kernel = Kernel(name, "cpp", lines, (), (), device, flags=flags)
+    tools = toolchain.find()
+    library, _ = _library_of(kernel, key_of(kernel, tools), tools)
+    return _open(library, name)
 
 
 def compile_kernel(kernel: Kernel, tools: toolchain.Toolchain) -> bytes:
