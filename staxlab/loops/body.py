@@ -221,6 +221,14 @@ class _Recorder(Ops):
         self.known[-1][identity] = value
         return value
 
+    def once(self, key: Any, compute: Callable[[Ops], Any]) -> Any:
+        for scope in reversed(self.known):
+            if ("once", key) in scope:
+                return scope["once", key]
+        value = compute(self)
+        self.known[-1]["once", key] = value
+        return value
+
     def _absorb(self, statement_id: int) -> None:
         """A statement shared by two sources belongs to both."""
         for scope in self.scopes:

@@ -171,6 +171,11 @@ class Ops:
     def apply(self, operation: str, *operands: Any) -> Any:
         raise NotImplementedError
 
+    def once(self, key: Any, compute: Callable[[Ops], Any]) -> Any:
+        """``compute(ops)``, which a handler may remember under ``key`` while the value stays visible: a value two
+        users share is then made once, where nested closures would make it exponentially often."""
+        return compute(self)
+
     def dtype_of(self, value: Any) -> torch.dtype:
         """The dtype label of a value this handler produced."""
         return value.dtype

@@ -1,0 +1,209 @@
+"""What a lowering rule works with: one operator call, and the three ways to make a value from others (Section 6.2).
+
+* :meth:`Call.pointwise` composes a scalar function with the loaders of its operands (Property 6.1: elementwise fusion
+  is function composition; Listing 6.1),
+* :meth:`Call.reduction` merges elements along dimensions (Definition 6.1),
+* :meth:`Call.view` looks at a value through a change of subscript (Proposition 6.2).
+
+None of them computes or allocates. Broadcasting and type promotion happen here, once for all rules.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ...capture.graph import Node, TensorMeta
+from ...provenance import Origins, unite
+from ..expressions import ZERO, Expr
+from ..ir import Index, Pointwise, Reduction
+from ..layout import IndexMap, broadcast, numel
+from ..ops import Ops, compute_dtype
+from .values import Box, Number, TensorValue, convert, promote, result_type
+
+if TYPE_CHECKING:
+    from .graph import GraphLowering
+
+Loader = Callable[[Ops, Index], Any]
+
+
+class Call:
+    """One operator node being lowered.
+
+    ``node`` is the operator node, ``origins`` what everything made here stems from, ``val`` the recorded metadata of
+    the result: shapes, strides and dtypes are known, a rule never has to work out what eager execution would return.
+    """
+
+    def __init__(self, lowering: GraphLowering, node: Node):
+        self.lowering = lowering
+        self.node = node
+        self.origins: Origins = node.origins
+
+    @property
+    def val(self) -> Any:
+        return self.node.val
+
+    @property
+    def meta(self) -> TensorMeta:
+        """Metadata of the (first) result."""
+        return self.val if isinstance(self.val, TensorMeta) else self.val[0]
+
+    @property
+    def device(self) -> str:
+        return str(self.meta.device)
+
+    def is_used(self, position: int) -> bool:
+        """Whether anybody reads result ``position`` of an operator with several."""
+        return any(user.op == "output" or user.args[1:2] == (position,) for user in self.node.users)
+
+    # -- pointwise ----------------------------------------------------------------------------------------------------
+
+    def pointwise(
+        self,
+        function: Callable[..., Any],
+        *operands: TensorValue | Number,
+        shape: Sequence[int] | None = None,
+        dtype: torch.dtype | None = None,
+        operand_dtype: torch.dtype | None = None,
+    ) -> TensorValue:
+        """A value whose elements are ``function(ops, *elements)`` of the broadcast operands.
+
+        ``operand_dtype`` is what every operand is converted to first (default: what they promote to; half precision
+        stays float32). ``dtype`` is the result's (default: the recorded one of the first result), ``shape`` likewise.
+        """
+        shape = self.meta.shape if shape is None else tuple(shape)
+        dtype = dtype or self.meta.dtype
+        operand_dtype = operand_dtype or result_type(*operands)
+        loaders = [self.loader(operand, shape, operand_dtype) for operand in operands]
+
+        def compute(ops: Ops, index: Index) -> Any:
+            ops = ops.tagged(self.origins)
+            return convert(ops, function(ops, *[load(ops, index) for load in loaders]), dtype)
+
+        return self.computed(compute, shape, dtype, operands)
+
+    def computed(
+        self,
+        compute: Callable[[Ops, Index], Any],
+        shape: Sequence[int],
+        dtype: torch.dtype,
+        operands: Sequence[Any] = (),
+    ) -> TensorValue:
+        """A value given by its compute function, which must tag what it makes and yield ``compute_dtype(dtype)``.
+        ``operands`` are the values it reads, for provenance and nesting depth."""
+        shape = tuple(shape)
+        box = Box(shape, dtype, self.device, None)
+        box.data = Pointwise(shape, dtype, compute, self._origins(operands))
+        inlined = [o.box.depth for o in operands if isinstance(o, TensorValue) and not o.box.is_stored]
+        box.depth = 1 + max(inlined, default=0)
+        return TensorValue(box)
+
+    def loader(self, operand: TensorValue | Number, shape: Sequence[int], dtype: torch.dtype) -> Loader:
+        """``load(ops, index)`` of an operand broadcast to ``shape`` and promoted to ``dtype``."""
+        if not isinstance(operand, TensorValue):
+            return lambda ops, index: ops.constant(operand, compute_dtype(dtype))
+        seen = operand if operand.shape == tuple(shape) else operand.seen(broadcast(operand.shape, shape))
+        source = operand.dtype
+        if compute_dtype(source) == compute_dtype(dtype):
+            return seen.load
+        return lambda ops, index: promote(ops, seen.load(ops, index), source, dtype)
+
+    def _origins(self, operands: Sequence[Any]) -> Origins:
+        parts = [self.origins]
+        for operand in operands:
+            if isinstance(operand, TensorValue):
+                parts.append(operand.origins)
+                parts.append(operand.box.origins if operand.box.is_stored else operand.box.data.origins)
+        return unite(parts)
+
+    # -- reductions ---------------------------------------------------------------------------------------------------
+
+    def reduction(
+        self,
+        kind: str,
+        operand: TensorValue,
+        dimensions: Sequence[int],
+        *,
+        keepdim: bool = False,
+        dtype: torch.dtype | None = None,
+        accumulate_dtype: torch.dtype | None = None,
+        function: Callable[[Ops, Any], Any] | None = None,
+        extra: Sequence[TensorValue] = (),
+    ) -> TensorValue:
+        """Merge ``function(ops, element)`` (default: the element) over ``dimensions`` with the monoid ``kind``.
+
+        ``accumulate_dtype`` defaults to the compute dtype of ``dtype``, which defaults to the recorded result's. With
+        ``extra``, values that broadcast against the operand, ``function`` gets their elements too. An empty range gives
+        the neutral element, a range of one element gives that element; neither makes a reduction node.
+        """
+        shape = operand.shape
+        reduced = sorted({d % max(len(shape), 1) for d in dimensions}) if shape else []
+        dtype = dtype or self.meta.dtype
+        accumulate_dtype = compute_dtype(accumulate_dtype or dtype)
+        kept = [d for d in range(len(shape)) if d not in reduced]
+        ranges = tuple(shape[d] for d in kept)
+        if keepdim:
+            ranges = tuple(1 if d in reduced else extent for d, extent in enumerate(shape))
+        extents = tuple(shape[d] for d in reduced)
+        loaders = [operand.load] + [(e if e.shape == shape else e.seen(broadcast(e.shape, shape))).load for e in extra]
+        position_wanted = kind in ("argmax", "argmin")
+
+        def element(ops: Ops, index: Index, inner: Index) -> Any:
+            ops = ops.tagged(self.origins)
+            place = dict(zip(reduced, inner, strict=True))
+            outer = iter(index if not keepdim else [index[d] for d in kept])
+            full = tuple(place[d] if d in place else next(outer) for d in range(len(shape)))
+            values = [load(ops, full) for load in loaders]
+            value = function(ops, *values) if function else values[0]
+            return value if position_wanted else convert(ops, value, accumulate_dtype)
+
+        operands = (operand, *extra)
+        if numel(extents) == 0 and not position_wanted:
+            return self.full(_NEUTRAL[kind], ranges, dtype)
+        if numel(extents) == 1:
+            inner = tuple(ZERO for _ in extents)
+
+            def single(ops: Ops, index: Index) -> Any:
+                if position_wanted:
+                    return ops.tagged(self.origins).constant(0, dtype)
+                return convert(ops.tagged(self.origins), element(ops, index, inner), dtype)
+
+            return self.computed(single, ranges, dtype, operands)
+        box = Box(ranges, dtype, self.device, None)
+        merged = operand.compute_dtype if position_wanted else accumulate_dtype
+        box.data = Reduction(ranges, extents, kind, dtype, merged, element, self._origins(operands))
+        self.lowering.pending.append((box, f"a {kind} reduction"))
+        return TensorValue(box)
+
+    def stored(self, value: TensorValue, reason: str) -> TensorValue:
+        """Keep a small value that many loops read in memory, once this rule is done."""
+        if not value.box.is_stored and value.view is None:
+            self.lowering.pending.append((value.box, reason))
+        return value
+
+    # -- views and constants ------------------------------------------------------------------------------------------
+
+    def view(self, operand: TensorValue, view: IndexMap) -> TensorValue:
+        """``operand`` through a change of subscript, which costs nothing until an element is read."""
+        return operand.seen(view, self.origins)
+
+    def full(self, value: Number, shape: Sequence[int], dtype: torch.dtype) -> TensorValue:
+        """The same number everywhere."""
+
+        def compute(ops: Ops, index: Index) -> Any:
+            return ops.tagged(self.origins).constant(value, compute_dtype(dtype))
+
+        return self.computed(compute, shape, dtype)
+
+    def position(self, expression: Callable[[Index], Expr], shape: Sequence[int], dtype: torch.dtype) -> TensorValue:
+        """A value computed from the subscript alone."""
+
+        def compute(ops: Ops, index: Index) -> Any:
+            return ops.tagged(self.origins).index_value(Expr.of(expression(index)), compute_dtype(dtype))
+
+        return self.computed(compute, shape, dtype)
+
+
+_NEUTRAL: dict[str, Number] = {"sum": 0, "prod": 1, "any": False, "all": True}

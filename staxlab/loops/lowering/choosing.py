@@ -1,0 +1,246 @@
+"""Elementwise operators of several tensors, and activations: selection, clamping, interpolation (Table 6.1).
+
+Formulas are eager execution's own, in its order of operations, so that results agree to the last rounding wherever
+no transcendental function is involved; comparisons are written so that NaN goes where eager lets it go.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from .call import Call
+from .registry import Decline, lowering
+from .unary import cast
+from .values import Number, TensorValue
+
+Operand = TensorValue | Number
+
+
+@lowering("where.self where.ScalarSelf where.ScalarOther where.Scalar")
+def lower_where(call: Call, condition: TensorValue, x: Operand, y: Operand) -> TensorValue:
+    if condition.dtype != torch.bool:
+        raise Decline("where with a condition that is not bool")
+    return _select(call, condition, x, y)
+
+
+def _select(call: Call, condition: TensorValue, x: Operand, y: Operand) -> TensorValue:
+    shape, dtype = call.meta.shape, call.meta.dtype
+    test = call.loader(condition, shape, torch.bool)
+    first, second = call.loader(x, shape, dtype), call.loader(y, shape, dtype)
+
+    def compute(ops, index):
+        ops = ops.tagged(call.origins)
+        return ops.where(test(ops, index), first(ops, index), second(ops, index))
+
+    return call.computed(compute, shape, dtype, (condition, x, y))
+
+
+@lowering("masked_fill.Scalar masked_fill.Tensor")
+def lower_masked_fill(call: Call, x: TensorValue, mask: TensorValue, value: Operand) -> TensorValue:
+    if mask.dtype != torch.bool:
+        raise Decline("masked_fill with a mask that is not bool")
+    if isinstance(value, TensorValue) and value.dtype != x.dtype:
+        value = cast(call, value, x.dtype)
+    return _select(call, mask, value, x)
+
+
+# -- clamping ---------------------------------------------------------------------------------------------------------
+
+
+def _clamp(call: Call, x: TensorValue, low: Operand | None, high: Operand | None) -> TensorValue:
+    """``min(max(x, low), high)``, so the upper bound wins where they cross, and a NaN anywhere comes through."""
+    operands = [x] + [bound for bound in (low, high) if bound is not None]
+
+    def function(ops, a, *bounds):
+        remaining = list(bounds)
+        if low is not None:
+            a = ops.maximum(a, remaining.pop(0))
+        if high is not None:
+            a = ops.minimum(a, remaining.pop(0))
+        return a
+
+    return call.pointwise(function, *operands, operand_dtype=call.meta.dtype)
+
+
+@lowering("clamp clamp.Tensor clip clip.Tensor hardtanh")
+def lower_clamp(call: Call, x: TensorValue, low=None, high=None) -> TensorValue:
+    return _clamp(call, x, low, high)
+
+
+@lowering("clamp_min clamp_min.Tensor")
+def lower_clamp_min(call: Call, x: TensorValue, low: Operand) -> TensorValue:
+    return _clamp(call, x, low, None)
+
+
+@lowering("clamp_max clamp_max.Tensor")
+def lower_clamp_max(call: Call, x: TensorValue, high: Operand) -> TensorValue:
+    return _clamp(call, x, None, high)
+
+
+lowering("relu6")(lambda call, x: _clamp(call, x, 0, 6))
+
+
+# -- combinations -----------------------------------------------------------------------------------------------------
+
+
+@lowering("lerp.Scalar lerp.Tensor")
+def lower_lerp(call: Call, x: TensorValue, y: TensorValue, weight: Operand) -> TensorValue:
+    dtype = call.meta.dtype
+
+    def function(ops, a, b, w):
+        one, difference = ops.constant(1.0, dtype), ops.sub(b, a)
+        near_start = ops.add(a, ops.mul(w, difference))
+        near_end = ops.sub(b, ops.mul(difference, ops.sub(one, w)))
+        return ops.where(ops.lt(ops.abs(w), ops.constant(0.5, dtype)), near_start, near_end)
+
+    return call.pointwise(function, x, y, weight, operand_dtype=dtype)
+
+
+@lowering("addcmul")
+def lower_addcmul(call: Call, x: TensorValue, y: TensorValue, z: TensorValue, *, value: Number = 1) -> TensorValue:
+    def function(ops, a, b, c):
+        scaled = b if value == 1 else ops.mul(ops.constant(value, ops.dtype_of(b)), b)
+        return ops.add(a, ops.mul(scaled, c))
+
+    if call.meta.dtype == torch.bool:
+        raise Decline("addcmul of bool")
+    return call.pointwise(function, x, y, z)
+
+
+@lowering("addcdiv")
+def lower_addcdiv(call: Call, x: TensorValue, y: TensorValue, z: TensorValue, *, value: Number = 1) -> TensorValue:
+    def function(ops, a, b, c):
+        scaled = b if value == 1 else ops.mul(ops.constant(value, ops.dtype_of(b)), b)
+        return ops.add(a, ops.truediv(scaled, c))
+
+    return call.pointwise(function, x, y, z, operand_dtype=call.meta.dtype)
+
+
+# -- activations ------------------------------------------------------------------------------------------------------
+
+
+def activation(*names: str):
+    """Decorator for ``function(ops, constant, a, *parameters)``, where ``constant(v)`` makes a number of a's dtype."""
+
+    def register(function):
+        def rule(call: Call, x: TensorValue, *parameters, **named) -> TensorValue:
+            dtype = call.meta.dtype
+            if not dtype.is_floating_point:
+                raise Decline(f"an activation of {dtype}")
+
+            def element(ops, a):
+                return function(ops, lambda v: ops.constant(v, dtype), a, *parameters, **named)
+
+            return call.pointwise(element, x, operand_dtype=dtype)
+
+        return lowering(*names)(rule)
+
+    return register
+
+
+@activation("gelu")
+def gelu(ops, constant, a, approximate="none"):
+    half, one = constant(0.5), constant(1.0)
+    if approximate == "tanh":
+        cube = ops.mul(ops.mul(a, a), a)
+        inner = ops.mul(constant(math.sqrt(2 / math.pi)), ops.add(a, ops.mul(constant(0.044715), cube)))
+        return ops.mul(ops.mul(half, a), ops.add(one, ops.tanh(inner)))
+    return ops.mul(ops.mul(a, half), ops.add(one, ops.erf(ops.mul(a, constant(math.sqrt(0.5))))))
+
+
+@activation("silu")
+def silu(ops, constant, a):
+    return ops.truediv(a, ops.add(constant(1.0), ops.exp(ops.neg(a))))
+
+
+@activation("elu")
+def elu(ops, constant, a, alpha=1.0, scale=1.0, input_scale=1.0):
+    below = ops.mul(ops.expm1(ops.mul(a, constant(input_scale))), constant(alpha * scale))
+    return ops.where(ops.lt(a, constant(0.0)), below, ops.mul(a, constant(scale)))
+
+
+@activation("selu")
+def selu(ops, constant, a):
+    return elu(ops, constant, a, 1.6732632423543772848, 1.0507009873554804934)
+
+
+@activation("celu")
+def celu(ops, constant, a, alpha=1.0):
+    return elu(ops, constant, a, alpha, 1.0, 1.0 / alpha)
+
+
+@activation("leaky_relu")
+def leaky_relu(ops, constant, a, slope=0.01):
+    return ops.where(ops.gt(a, constant(0.0)), a, ops.mul(a, constant(slope)))
+
+
+@activation("hardswish")
+def hardswish(ops, constant, a):
+    gate = ops.minimum(ops.maximum(ops.add(a, constant(3.0)), constant(0.0)), constant(6.0))
+    return ops.truediv(ops.mul(a, gate), constant(6.0))
+
+
+@activation("hardsigmoid")
+def hardsigmoid(ops, constant, a):
+    gate = ops.minimum(ops.maximum(ops.add(a, constant(3.0)), constant(0.0)), constant(6.0))
+    return ops.truediv(gate, constant(6.0))
+
+
+@activation("softplus")
+def softplus(ops, constant, a, beta=1, threshold=20):
+    scaled = ops.mul(a, constant(beta))
+    smooth = ops.truediv(ops.log1p(ops.exp(scaled)), constant(beta))
+    return ops.where(ops.gt(scaled, constant(threshold)), a, smooth)
+
+
+@activation("mish")
+def mish(ops, constant, a):
+    return ops.mul(a, ops.tanh(ops.log1p(ops.exp(a))))
+
+
+@activation("hardshrink")
+def hardshrink(ops, constant, a, limit=0.5):
+    inside = ops.logical_and(ops.ge(a, constant(-limit)), ops.le(a, constant(limit)))
+    return ops.where(inside, constant(0.0), a)
+
+
+@activation("softshrink")
+def softshrink(ops, constant, a, limit=0.5):
+    inside = ops.mul(a, constant(0.0))  # keeps NaN
+    below = ops.where(ops.lt(a, constant(-limit)), ops.add(a, constant(limit)), inside)
+    return ops.where(ops.gt(a, constant(limit)), ops.sub(a, constant(limit)), below)
+
+
+@activation("log_sigmoid")
+def log_sigmoid(ops, constant, a):
+    decay = ops.exp(ops.neg(ops.abs(a)))
+    return ops.sub(ops.minimum(a, constant(0.0)), ops.log1p(decay))
+
+
+@lowering("log_sigmoid_forward")
+def lower_log_sigmoid_forward(call: Call, x: TensorValue) -> tuple[TensorValue, TensorValue]:
+    dtype, kept = call.meta.dtype, call.val[1]
+    result = call.pointwise(lambda ops, a: log_sigmoid(ops, lambda v: ops.constant(v, dtype), a), x)
+    decay = call.pointwise(lambda ops, a: ops.exp(ops.neg(ops.abs(a))), x)
+    if kept.shape != decay.shape:  # a GPU keeps nothing for the backward pass
+        decay = call.full(0.0, kept.shape, kept.dtype)
+    return result, decay
+
+
+@lowering("threshold")
+def lower_threshold(call: Call, x: TensorValue, limit: Number, value: Number) -> TensorValue:
+    def function(ops, a):
+        dtype = ops.dtype_of(a)
+        return ops.where(ops.le(a, ops.constant(limit, dtype)), ops.constant(value, dtype), a)
+
+    return call.pointwise(function, x)
+
+
+@lowering("_prelu_kernel")
+def lower_prelu(call: Call, x: TensorValue, weight: TensorValue) -> TensorValue:
+    def function(ops, a, w):
+        return ops.where(ops.gt(a, ops.constant(0.0, ops.dtype_of(a))), a, ops.mul(w, a))
+
+    return call.pointwise(function, x, weight)

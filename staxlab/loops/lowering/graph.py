@@ -1,0 +1,372 @@
+"""Lowering as interpretation (Section 6.1): the operator graph is executed, and values are loop nodes.
+
+:class:`GraphLowering` walks the operator graph in topological order. A placeholder becomes an input buffer whose layout
+cannot change; a call is handed to its lowering rule, or becomes an extern call; outputs are realized with the strides
+eager execution gives them. Nothing is computed and no memory is touched: rules only compose compute functions.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from ...capture.graph import Node, TensorMeta, map_nodes
+from ...errors import LoweringError
+from ...operators.record import OperatorGraph
+from ...operators.structure import flatten, rebuild
+from ...options import Decision, DeviceSpec, Options
+from ..body import record
+from ..ir import (
+    BufferArgument,
+    ComputedBuffer,
+    Extern,
+    ExternBuffer,
+    Index,
+    InputBuffer,
+    Layout,
+    LoopProgram,
+    OutputReference,
+    Pointwise,
+)
+from ..layout import contiguous_stride, is_dense, layout_through, same_stride
+from ..ops import Ops
+from ..realize import DEEPEST_NESTING, LONG_CHAIN, Cost, decide, required
+from .call import Call
+from .registry import LIBRARY, RULES, Decline
+from .values import Box, TensorValue
+
+NATIVE_DTYPES = frozenset(
+    {
+        torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64,
+        torch.float16, torch.bfloat16, torch.float32, torch.float64,
+    }
+)  # fmt: skip
+
+
+def lower(operators: OperatorGraph, device: DeviceSpec, options: Options | None = None) -> LoopProgram:
+    """The loop program of an operator graph (Section 6).
+
+    Inputs are the graph's placeholders, in order, then its tensor constants, under their node names. Raises
+    LoweringError for a graph that is not pure, and in strict mode for an operator without a lowering rule.
+    """
+    return GraphLowering(operators, device, options or Options()).run()
+
+
+class GraphLowering:
+    """One lowering in progress."""
+
+    def __init__(self, operators: OperatorGraph, device: DeviceSpec, options: Options):
+        self.operators = operators
+        self.device = device
+        self.options = options
+        self.values: dict[Node, Any] = {}
+        self.inputs: list[InputBuffer] = []
+        self.buffers: list[ComputedBuffer | ExternBuffer] = []
+        self.dtypes: dict[str, torch.dtype] = {}
+        self.decisions: list[Decision] = []
+        self.pending: list[tuple[Box, str]] = []
+        self.calls = 0
+
+    # -- the walk -----------------------------------------------------------------------------------------------------
+
+    def run(self) -> LoopProgram:
+        if self.operators.obstacles:
+            first = self.operators.obstacles[0]
+            raise LoweringError(
+                f"the region is not a pure function of its inputs: {first.reason}",
+                where=first.location,
+                remedy="run the region through PyTorch's operators, or rewrite this line",
+            )
+        for node in self.operators.graph:
+            if node.op == "placeholder":
+                self.values[node] = self._input(node)
+            elif node.op == "get_attr":
+                self.values[node] = self._constant(node)
+            elif node.op == "call_function":
+                self.values[node] = self._call(node)
+            else:
+                outputs = tuple(self._output(leaf) for leaf in flatten(node.args[0]))
+        return LoopProgram(tuple(self.inputs), self._ordered(outputs), outputs, tuple(self.decisions))
+
+    def _input(self, node: Node) -> Any:
+        if not isinstance(node.val, TensorMeta):
+            return node.val
+        layout = Layout(node.val.shape, node.val.stride, node.val.dtype, str(node.val.device))
+        self.inputs.append(InputBuffer(node.name, layout, node.origins))
+        box = Box.stored(node.name, layout, node.origins, is_input=True)
+        self.dtypes[node.name] = layout.dtype
+        return TensorValue(box)
+
+    def _constant(self, node: Node) -> Any:
+        value = self.operators.module.constants[node.target]
+        if not isinstance(value, torch.Tensor):
+            return value
+        if value.dim() == 0 and value.dtype in NATIVE_DTYPES and not any(u.op == "output" for u in node.users):
+            number, dtype = value.item(), value.dtype
+
+            def compute(ops: Ops, index: Index) -> Any:
+                return ops.tagged(node.origins).constant(number, dtype)
+
+            return TensorValue(Box((), dtype, str(value.device), Pointwise((), dtype, compute, node.origins)))
+        return self._input(node)
+
+    def _call(self, node: Node) -> Any:
+        if node.target is operator.getitem:
+            return self.values[node.args[0]][node.args[1]]
+        call = Call(self, node)
+        args, kwargs = (map_nodes(a, self.values.__getitem__) for a in (node.args, node.kwargs))
+        rule = RULES.get(node.target)
+        reason = self._unsupported(node)
+        if rule is not None and reason is None:
+            mark = (len(self.pending), len(self.decisions))
+            try:
+                result = rule.function(call, *args, **kwargs)
+                self._settle(node, result, rule)
+                return result
+            except Decline as refusal:
+                del self.pending[mark[0] :], self.decisions[mark[1] :]
+                reason = str(refusal)
+        return self._extern(node, args, kwargs, reason if rule is not None else None)
+
+    def _unsupported(self, node: Node) -> str | None:
+        """Why no rule may be tried: dtypes, layouts or devices the loop IR does not describe."""
+        metas = [m for m in flatten([node.val, *(n.val for n in node.inputs)]) if isinstance(m, TensorMeta)]
+        for meta in metas:
+            if meta.dtype not in NATIVE_DTYPES:
+                return f"dtype {meta.dtype}"
+        if len({m.device for m in metas if m.ndim}) > 1 or len({m.device.type for m in metas}) > 1:
+            return "tensors on different devices"
+        return None
+
+    # -- making values ------------------------------------------------------------------------------------------------
+
+    def _settle(self, node: Node, result: Any, rule: Any) -> None:
+        """After a rule: give the results eager's strides, realize the reductions the rule made and whatever must be or
+        had better be in memory."""
+        for value, meta in zip(_tensors(result), _metas(node.val), strict=True):
+            if value.shape != meta.shape or value.dtype != meta.dtype:
+                raise LoweringError(
+                    f"the lowering rule of {node.target} yields {value.dtype}{list(value.shape)}, not {meta}",
+                    where=node.location,
+                )
+            box = value.box
+            if value.view is None and not box.is_stored and is_dense(meta.shape, meta.stride):
+                box.stride = meta.stride
+            box.label = box.label or node.name
+        pending, self.pending = self.pending, []
+        for box, reason in pending:
+            self.realize(box, reason)
+        if rule.is_view:
+            return
+        items = [u for u in node.users if u.target is operator.getitem] if isinstance(result, (tuple, list)) else []
+        pairs = [(result[u.args[1]], u) for u in items] if items else [(result, node)]
+        for value, place in pairs:
+            if isinstance(value, TensorValue) and not value.box.is_stored:
+                self._decide(value.box, place)
+
+    def _decide(self, box: Box, node: Node) -> None:
+        """Realize at once what some user will need in memory anyway; otherwise let the thresholds speak."""
+        readers, forced = self._readers(node)
+        if forced is not None:
+            self.realize(box, forced)
+            return
+        if box.depth >= DEEPEST_NESTING:
+            self.realize(box, f"compute functions nested {DEEPEST_NESTING} deep")
+            return
+        if readers < 2 and box.depth < LONG_CHAIN:
+            return
+        decision = decide(node.name, readers, self._cost(box), self.device)
+        if decision.choice == "realize":
+            self.realize(box, decision.reason, decision)
+        elif readers > 1:
+            self.decisions.append(decision)
+
+    def _readers(self, node: Node) -> tuple[int, str | None]:
+        """How many loops will read the node's value, looking through views; and why it must be in memory, if so."""
+        count = 0
+        for user in node.users:
+            if user.op == "output":
+                return count, "an output of the program"
+            if user.target is operator.getitem:
+                more, forced = self._readers(user)
+            else:
+                rule = RULES.get(user.target)
+                if rule is None or self._unsupported(user):
+                    return count, f"an argument of the extern call {user.target}"
+                if rule.kind == "storage view":
+                    return count, f"{user.target} addresses storage"
+                more, forced = self._readers(user) if rule.is_view else (rule.passes, None)
+            if forced is not None:
+                return count, forced
+            count += more
+        return count, None
+
+    def _cost(self, box: Box) -> Cost:
+        layout = Layout.contiguous(box.shape, box.dtype, box.device)
+        return Cost.of(record(ComputedBuffer("value", layout, box.data), self.dtypes))
+
+    def realize(self, box: Box, reason: str, decision: Decision | None = None) -> None:
+        """Give the value memory. Its strides are eager's where those are known, else row-major."""
+        if box.is_stored:
+            return
+        name = f"buf{len(self.buffers)}"
+        stride = box.stride or contiguous_stride(box.shape)
+        layout = Layout(box.shape, stride, box.dtype, box.device)
+        body = record(ComputedBuffer(name, layout, box.data), self.dtypes)
+        self.buffers.append(ComputedBuffer(name, layout, box.data, body.origins | box.data.origins))
+        self.decisions.append(decision or required(box.label or name, reason))
+        box.name, box.layout = name, layout
+        self.dtypes[name] = box.dtype
+
+    # -- extern calls -------------------------------------------------------------------------------------------------
+
+    def _extern(self, node: Node, args: tuple, kwargs: dict[str, Any], declined: str | None) -> Any:
+        """Let PyTorch run the operator: arguments in memory as eager has them, results with eager's layouts."""
+        reason = "library" if node.target in LIBRARY or _is_random(node.target) else "fallback"
+        if reason == "fallback" and self.options.strict_native:
+            why = f" for this case ({declined})" if declined else ""
+            raise LoweringError(
+                f"no native lowering of {node.target}{why}",
+                where=node.location,
+                remedy="register one (staxlab.register_lowering), or leave strict_native off to run PyTorch's operator",
+            )
+        if declined:
+            why = f"{node.target}: {declined}"
+            self.decisions.append(Decision("lower", node.name, "extern", why, ("native", "extern")))
+        metas = iter(_argument_metas(node))
+        leaves = [self._argument(leaf, next(metas)) for leaf in flatten((args, kwargs))]
+        extern_args, extern_kwargs = rebuild((args, kwargs), leaves)
+        target = _without_aliasing(node.target)
+        extern = Extern(target, extern_args, extern_kwargs, reason, node.origins, node.location)
+        name = f"extern{self.calls}"
+        self.calls += 1
+        if isinstance(node.val, TensorMeta):
+            return self._extern_result(extern, name, None, node.val, node)
+        return [
+            self._extern_result(extern, name, place, meta, node) if isinstance(meta, TensorMeta) else meta
+            for place, meta in enumerate(node.val)
+        ]
+
+    def _extern_result(
+        self, extern: Extern, call: str, position: int | None, meta: TensorMeta, node: Node
+    ) -> TensorValue:
+        name = f"buf{len(self.buffers)}"
+        stride = meta.stride if extern.operator is node.target else contiguous_stride(meta.shape)  # a copied view
+        layout = Layout(meta.shape, stride, meta.dtype, str(meta.device))
+        self.buffers.append(ExternBuffer(name, layout, extern, call, position, node.origins))
+        self.dtypes[name] = meta.dtype
+        box = Box.stored(name, layout)
+        return TensorValue(box)
+
+    def _argument(self, leaf: Any, meta: Any) -> Any:
+        if not isinstance(leaf, TensorValue):
+            return leaf
+        name, layout = self.stored_view(leaf, meta, "an argument of an extern call")
+        return BufferArgument(name, layout)
+
+    def stored_view(self, value: TensorValue, meta: TensorMeta, reason: str) -> tuple[str, Layout]:
+        """A buffer and the layout in it that shows ``value`` with exactly eager's strides; copies where that is not
+        possible in place."""
+        box = value.box
+        if not box.is_stored:
+            if value.view is None and is_dense(meta.shape, meta.stride):
+                box.stride = meta.stride
+            self.realize(box, reason)
+        layout = layout_through(box.layout, value.view)
+        if layout is not None and same_stride(meta.shape, layout.stride, meta.stride):
+            return box.name, Layout(meta.shape, meta.stride, layout.dtype, layout.device, layout.offset)
+        copy = Box(value.shape, value.dtype, value.device, None)
+        copy.data = Pointwise(value.shape, value.dtype, lambda ops, index: value.load(ops, index), value.origins)
+        if is_dense(meta.shape, meta.stride):
+            copy.stride = meta.stride
+        self.realize(copy, f"{reason}, in the layout it needs")
+        return copy.name, copy.layout
+
+    # -- the end ------------------------------------------------------------------------------------------------------
+
+    def _output(self, leaf: Any) -> OutputReference:
+        if not isinstance(leaf, Node):
+            return OutputReference(None, constant=leaf)
+        value = self.values[leaf]
+        if not isinstance(value, TensorValue):
+            return OutputReference(None, constant=value, origins=leaf.origins)
+        name, layout = self.stored_view(value, leaf.val, "an output of the program")
+        return OutputReference(name, layout, origins=leaf.origins)
+
+    def _ordered(self, outputs: Sequence[OutputReference]) -> tuple[ComputedBuffer | ExternBuffer, ...]:
+        """The buffers somebody needs, each after those it reads.
+
+        They mostly stand in the order they were realized. A value realized late is read by closures made earlier, so
+        reads are recorded again then and the order follows them (no cycle can arise: a value is only made from older
+        ones, and every closure reads only what it was made from).
+        """
+        reads: dict[str, list[str]] = {}
+        by_name = {buffer.name: buffer for buffer in self.buffers}
+        groups: dict[str, list[str]] = {}
+        for buffer in self.buffers:
+            if isinstance(buffer, ExternBuffer):
+                leaves = flatten((buffer.data.args, buffer.data.kwargs))
+                reads[buffer.name] = [leaf.name for leaf in leaves if isinstance(leaf, BufferArgument)]
+                groups.setdefault(buffer.call, []).append(buffer.name)
+            else:
+                reads[buffer.name] = [access.buffer for access in record(buffer, self.dtypes).reads()]
+        ordered: dict[str, None] = {}
+
+        def visit(name: str) -> None:
+            if name in ordered or name not in by_name:
+                return
+            for source in reads[name]:
+                visit(source)
+            buffer = by_name[name]
+            for member in groups[buffer.call] if isinstance(buffer, ExternBuffer) else (name,):
+                ordered[member] = None
+
+        needed = {output.name for output in outputs}
+        needed |= {b.name for b in self.buffers if isinstance(b, ExternBuffer) and _has_effect(b.data.operator)}
+        alive = _reachable(needed, reads)
+        for buffer in self.buffers:
+            if buffer.name in alive:
+                visit(buffer.name)
+        return tuple(by_name[name] for name in ordered)
+
+
+def _reachable(roots: set[str | None], reads: dict[str, list[str]]) -> set[str]:
+    found: set[str] = set()
+    stack = [name for name in roots if name is not None]
+    while stack:
+        name = stack.pop()
+        if name not in found:
+            found.add(name)
+            stack += reads.get(name, ())
+    return found
+
+
+def _without_aliasing(target: Any) -> Any:
+    """The copying twin of a view operator: a buffer never aliases another one's memory."""
+    if any(r.alias_info is not None and not r.alias_info.is_write for r in target._schema.returns):
+        packet = getattr(torch.ops.aten, f"{target._opname}_copy", None)
+        return getattr(packet, target._overloadname, target) if packet is not None else target
+    return target
+
+
+def _is_random(target: Any) -> bool:
+    return torch.Tag.nondeterministic_seeded in target.tags
+
+
+def _has_effect(target: Any) -> bool:
+    return _is_random(target) or target._schema.is_mutable
+
+
+def _tensors(result: Any) -> list[TensorValue]:
+    return [leaf for leaf in flatten(result) if isinstance(leaf, TensorValue)]
+
+
+def _metas(val: Any) -> list[TensorMeta]:
+    return [leaf for leaf in flatten(val) if isinstance(leaf, TensorMeta)]
+
+
+def _argument_metas(node: Node) -> list[Any]:
+    return [leaf.val if isinstance(leaf, Node) else None for leaf in flatten((node.args, node.kwargs))]

@@ -1,0 +1,186 @@
+"""Softmax and the normalisations: a few reductions over a row and a pointwise pass over the row again.
+
+These operators belong to the basis and are not decomposed (Section 4.8). What a row's elements share, its greatest
+element, its sum, its mean, its reciprocal standard deviation, is small and kept in memory; the row itself is computed
+again in every pass, from its inputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from ..layout import broadcast, numel, reshaped
+from ..ops import compute_dtype
+from .call import Call
+from .reductions import finish, moments
+from .registry import Decline, lowering
+from .values import TensorValue
+
+SHARED = "shared by every element of its row"
+
+
+def _exponentials(call: Call, x: TensorValue, dim: int, wide: torch.dtype) -> tuple[TensorValue, TensorValue]:
+    """The greatest element of each row and the sum of ``exp(x - greatest)``, both kept in memory."""
+    greatest = call.reduction("amax", x, [dim], keepdim=True, dtype=wide)
+    total = call.reduction(
+        "sum", x, [dim], keepdim=True, dtype=wide, function=lambda ops, a, m: ops.exp(ops.sub(a, m)), extra=(greatest,)
+    )
+    return greatest, total
+
+
+@lowering("_softmax _safe_softmax", kind="normalization", passes=3)
+def lower_softmax(call: Call, x: TensorValue, dim: int, half_to_float: bool = False, **_) -> TensorValue:
+    if call.node.target._opname == "_safe_softmax" or not x.dtype.is_floating_point:
+        raise Decline("softmax with rows that may be masked out entirely, or of integers")
+    if x.numel == 0:
+        return call.full(0.0, call.meta.shape, call.meta.dtype)
+    wide = compute_dtype(call.meta.dtype)
+    greatest, total = _exponentials(call, x, dim, wide)
+    return call.pointwise(
+        lambda ops, a, m, s: ops.truediv(ops.exp(ops.sub(a, m)), s), x, greatest, total, operand_dtype=wide
+    )
+
+
+@lowering("_log_softmax", kind="normalization", passes=3)
+def lower_log_softmax(call: Call, x: TensorValue, dim: int, half_to_float: bool = False) -> TensorValue:
+    if not x.dtype.is_floating_point:
+        raise Decline("log_softmax of integers")
+    if x.numel == 0:
+        return call.full(0.0, call.meta.shape, call.meta.dtype)
+    wide = compute_dtype(call.meta.dtype)
+    greatest, total = _exponentials(call, x, dim, wide)
+    logarithm = call.stored(
+        call.pointwise(lambda ops, s: ops.log(s), total, shape=total.shape, dtype=wide, operand_dtype=wide), SHARED
+    )
+    return call.pointwise(lambda ops, a, m, s: ops.sub(ops.sub(a, m), s), x, greatest, logarithm, operand_dtype=wide)
+
+
+def _reciprocal_deviation(call: Call, variance: TensorValue, eps: float) -> TensorValue:
+    wide = variance.dtype
+    value = call.pointwise(
+        lambda ops, v: ops.rsqrt(ops.add(v, ops.constant(eps, wide))), variance, shape=variance.shape, dtype=wide
+    )
+    return call.stored(value, SHARED)
+
+
+def normalize(
+    call: Call,
+    x: TensorValue,
+    mean: TensorValue,
+    scale: TensorValue,
+    weight: TensorValue | None,
+    bias: TensorValue | None,
+) -> TensorValue:
+    """``(x - mean) * scale * weight + bias`` over the result's shape."""
+    operands = [x, mean, scale] + [p for p in (weight, bias) if p is not None]
+
+    def function(ops, a, m, r, *parameters):
+        remaining = list(parameters)
+        value = ops.mul(ops.sub(a, m), r)
+        if weight is not None:
+            value = ops.mul(value, remaining.pop(0))
+        if bias is not None:
+            value = ops.add(value, remaining.pop(0))
+        return value
+
+    wide = compute_dtype(torch.float64 if call.meta.dtype == torch.float64 else torch.float32)
+    return call.pointwise(function, *operands, operand_dtype=wide, shape=x.shape, dtype=call.meta.dtype)
+
+
+@lowering("native_layer_norm", kind="normalization", passes=3)
+def lower_layer_norm(call: Call, x: TensorValue, shape, weight, bias, eps: float):
+    """Result, mean and reciprocal standard deviation (Example 4.3)."""
+    dims = list(range(x.ndim - len(shape), x.ndim))
+    _, mean_meta, deviation_meta = call.val
+    if x.numel == 0:
+        raise Decline("a layer norm of nothing")
+    variance, mean = moments(call, x, dims, 0, mean_meta.dtype)
+    scale = _reciprocal_deviation(call, variance, eps)
+    result = normalize(call, x, mean, scale, weight, bias)
+    return (
+        result,
+        finish(call, mean, dims, True, mean_meta.dtype),
+        finish(call, scale, dims, True, deviation_meta.dtype),
+    )
+
+
+@lowering("native_group_norm", kind="normalization", passes=3)
+def lower_group_norm(call: Call, x: TensorValue, weight, bias, n, channels, rest, groups, eps):
+    """As a layer norm over the channels and positions of a group."""
+    _, mean_meta, deviation_meta = call.val
+    if x.numel == 0:
+        raise Decline("a group norm of nothing")
+    per_group = channels // groups
+    grouped = (n, groups, per_group, rest)
+    rows = x.seen(reshaped(x.shape, grouped))
+    variance, mean = moments(call, rows, [2, 3], 0, mean_meta.dtype)
+    scale = _reciprocal_deviation(call, variance, eps)
+
+    def spread(value: TensorValue) -> TensorValue:
+        """A per-group value for every element of ``x``."""
+        return value.seen(broadcast(value.shape, grouped)).seen(reshaped(grouped, x.shape))
+
+    def per_channel(parameter: TensorValue | None) -> TensorValue | None:
+        return None if parameter is None else parameter.seen(reshaped((channels,), (channels, *[1] * (x.ndim - 2))))
+
+    result = normalize(call, x, spread(mean), spread(scale), per_channel(weight), per_channel(bias))
+
+    def flat(value: TensorValue, dtype: torch.dtype) -> TensorValue:
+        return finish(call, value, [2, 3], False, dtype)
+
+    return result, flat(mean, mean_meta.dtype), flat(scale, deviation_meta.dtype)
+
+
+def _channels(parameter: TensorValue | None, rank: int) -> TensorValue | None:
+    """A per-channel vector against ``(N, C, ...)``."""
+    if parameter is None:
+        return None
+    return parameter.seen(reshaped(parameter.shape, (parameter.shape[0], *[1] * (rank - 2))))
+
+
+def _batch_norm_inference(call: Call, x: TensorValue, weight, bias, mean, variance, eps: float):
+    wide = torch.float64 if x.dtype == torch.float64 else torch.float32
+    scale = call.pointwise(
+        lambda ops, v: ops.rsqrt(ops.add(v, ops.constant(eps, wide))),
+        variance, operand_dtype=wide, shape=variance.shape, dtype=wide,
+    )  # fmt: skip
+    scale = call.stored(scale, SHARED)
+    parameters = [_channels(p, x.ndim) for p in (mean, scale, weight, bias)]
+    result = normalize(call, x, *parameters)
+    return result, *(call.full(0.0, meta.shape, meta.dtype) for meta in call.val[1:])
+
+
+@lowering("_native_batch_norm_legit_no_training", kind="normalization")
+def lower_batch_norm_no_training(call: Call, x, weight, bias, mean, variance, momentum: float, eps: float):
+    if x.ndim < 2:
+        raise Decline("batch norm of a tensor without channels")
+    return _batch_norm_inference(call, x, weight, bias, mean, variance, eps)
+
+
+@lowering("native_batch_norm", kind="normalization")
+def lower_native_batch_norm(call: Call, x, weight, bias, mean, variance, training: bool, momentum: float, eps: float):
+    if training or mean is None or variance is None or x.ndim < 2:
+        raise Decline("batch norm that computes statistics of the batch")
+    if any(numel(meta.shape) for meta in call.val[1:]):
+        raise Decline("batch norm that returns statistics")
+    return _batch_norm_inference(call, x, weight, bias, mean, variance, eps)
+
+
+@lowering("_native_batch_norm_legit.no_stats _batch_norm_with_update_functional", kind="normalization", passes=3)
+def lower_batch_norm_statistics(call: Call, x, weight, bias, *arguments):
+    """Statistics of the batch itself, nothing updated."""
+    if call.node.target._opname != "_native_batch_norm_legit" or x.ndim < 2 or x.numel == 0:
+        raise Decline("batch norm that updates running statistics")
+    _, _, eps = arguments
+    dims: Sequence[int] = [d for d in range(x.ndim) if d != 1]
+    _, mean_meta, deviation_meta = call.val
+    variance, mean = moments(call, x, dims, 0, mean_meta.dtype)
+    scale = _reciprocal_deviation(call, variance, eps)
+    result = normalize(call, x, mean, scale, _channels(weight, x.ndim), _channels(bias, x.ndim))
+    return (
+        result,
+        finish(call, mean, dims, False, mean_meta.dtype),
+        finish(call, scale, dims, False, deviation_meta.dtype),
+    )

@@ -1,0 +1,71 @@
+"""Which operators are taken apart, which write, which are random (Section 4.8).
+
+The decomposition set is built from two things: PyTorch's table of rules and the back end's basis (Definition 4.2). An
+operator is decomposed only if it is outside the basis, has a rule, and draws no random numbers. Decomposition is the
+second choice: a dedicated rule computes a softmax in fewer passes than the operators it is made of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+import torch
+
+from .decompositions import DECOMPOSITIONS
+
+# Operators that write into an argument although their schema does not say so: {overload name: (flag position, written
+# positions)}; they write when the flag argument is true and the written arguments are given.
+_HIDDEN_WRITES = {
+    "aten::native_batch_norm": (5, (3, 4)),
+    "aten::cudnn_batch_norm": (5, (3, 4)),
+    "aten::miopen_batch_norm": (5, (3, 4)),
+}
+
+
+@lru_cache(maxsize=4096)
+def is_random(func: Any) -> bool:
+    """Whether an operator draws from a random number generator."""
+    return torch.Tag.nondeterministic_seeded in func.tags
+
+
+@lru_cache(maxsize=4096)
+def decomposition_of(func: Any) -> Callable[..., Any] | None:
+    """The rule that takes ``func`` apart: ours, PyTorch's table's, the composite's own body, or None.
+
+    An operator that writes into its arguments has none: a rule would run its writes on the sample, and if it then
+    failed they could not be taken back.
+    """
+    from torch._decomp import decomposition_table
+
+    if func._schema.is_mutable:
+        return func.decompose if func._can_decompose() else None
+    rule = DECOMPOSITIONS.get(func) or decomposition_table.get(func)
+    if rule is not None:
+        return rule
+    if func._can_decompose():
+        return func.decompose
+    return None
+
+
+@lru_cache(maxsize=4096)
+def _written_places(func: Any) -> tuple[tuple[int, str], ...]:
+    return tuple(
+        (place, argument.name)
+        for place, argument in enumerate(func._schema.arguments)
+        if argument.alias_info is not None and argument.alias_info.is_write
+    )
+
+
+def written_arguments(func: Any, args: tuple, kwargs: dict[str, Any]) -> list[torch.Tensor]:
+    """The tensors a call writes into, according to the operator's schema (and a short list of schemas that lie)."""
+    written: list[torch.Tensor] = []
+    for place, name in _written_places(func):
+        value = args[place] if place < len(args) else kwargs.get(name)
+        values = value if isinstance(value, (list, tuple)) else [value]
+        written += [tensor for tensor in values if isinstance(tensor, torch.Tensor)]
+    hidden = _HIDDEN_WRITES.get(func._schema.name)
+    if hidden is not None and len(args) > hidden[0] and args[hidden[0]]:
+        written += [args[place] for place in hidden[1] if isinstance(args[place], torch.Tensor)]
+    return written
