@@ -40,7 +40,7 @@ def write_settings(directory: Path, theme: str) -> None:
 
 @contextlib.contextmanager
 def jupyterlab(folder: Path, scratch: Path, theme: str = LIGHT) -> Iterator[str]:
-    """A JupyterLab serving ``folder``; yields an address with a place for the notebook's path: ``url.format(path=...)``.
+    """A JupyterLab serving ``folder``; yields an address with a place for a notebook's path: ``url.format(path=...)``.
 
     Nothing of the user's Jupyter configuration is read or written; kernels import the package from this checkout.
     """
@@ -98,13 +98,15 @@ def open_notebook(page, url: str, path: str) -> None:
 
 def run_all_cells(page, timeout: float = 180_000) -> None:
     """Run > Run All Cells, and wait until no cell is waiting any more."""
+    dialog = page.locator(".jp-Dialog")
+    assert dialog.count() == 0, f"a dialog is in the way: {dialog.first.inner_text()}"
     page.click('li.lm-MenuBar-item:has-text("Run")')
     page.click('.lm-Menu-item:has-text("Run All Cells")')
     page.wait_for_function(
         """() => {
           const prompts = [...document.querySelectorAll('.jp-CodeCell .jp-InputPrompt')].map(p => p.textContent.trim());
-          const busy = document.querySelector('.jp-Notebook-ExecutionIndicator')?.dataset.status !== 'idle';
-          return prompts.length && !busy && prompts.some(p => /\\[\\d+\\]/.test(p)) && !prompts.some(p => p.includes('[*]'));
+          const idle = document.querySelector('.jp-Notebook-ExecutionIndicator')?.dataset.status === 'idle';
+          return idle && prompts.some(p => /\\[\\d+\\]/.test(p)) && !prompts.some(p => p.includes('[*]'));
         }""",
         timeout=timeout,
     )
