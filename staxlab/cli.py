@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from . import __version__
-from .errors import FallbackWarning, OptionError, StaxError
+from .errors import BuildError, FallbackWarning, MissingDependencyError, OptionError, StaxError
 
 BAD_REQUEST, FAILED, INTERRUPTED = 2, 1, 130
 MACHINE_CODE = ("asm", "ptx", "sass")
@@ -205,21 +205,25 @@ def _machine_code(compilation: Any, kind: str | None) -> Iterator[str]:
 
 
 def _roofline(options: argparse.Namespace) -> int:
+    from . import tour
     from .measure import roofline
 
-    if options.out:
-        _check_writable(Path(options.out) / "roofline.json")
+    directory = Path(options.out) if options.out else None
+    if directory:
+        _check_writable(directory / "roofline.json")
     measured = roofline.measure(progress=_progress(), quick=options.quick)
+    try:
+        measured = tour.place(measured, readings=7 if options.quick else 15)
+    except BuildError as error:
+        print(f"note: Example 1.1 is not on the plot: {_one_line(error)}", file=sys.stderr)
     print(measured)
-    if options.out:
-        directory = Path(options.out)
-        directory.mkdir(parents=True, exist_ok=True)
-        measured.save(directory / "roofline.json")
-        written = ["roofline.json"]
-        for name in ("roofline.png", "roofline.svg"):
-            measured.plot(directory / name)
-            written.append(name)
-        print(f"wrote {', '.join(str(directory / name) for name in written)}", file=sys.stderr)
+    if directory:
+        written = [measured.save(directory / "roofline.json")]
+        try:
+            written += [measured.plot(directory / name) for name in ("roofline.png", "roofline.svg")]
+        except MissingDependencyError as error:
+            print(f"note: no pictures were drawn: {_one_line(error)}", file=sys.stderr)
+        print(f"wrote {', '.join(map(str, written))}", file=sys.stderr)
     return 0
 
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     import torch
 
     from .measure.bytes import TrafficModel
+    from .measure.roofline import Roofline
     from .measure.timing import Comparison
     from .pipeline import Compilation
 
@@ -121,6 +122,28 @@ def run(
         written = write_tour(page, tour.page())
         show(f"All of this, with every line linked to where it came from: {written}")
     return tour
+
+
+def place(roofline: Roofline, rows: int = ROWS, columns: int = COLUMNS, *, readings: int = 15) -> Roofline:
+    """The same roofline with Example 1.1 on it, eager and compiled: model bytes and operations, measured medians.
+
+    Raises BuildError without a C++ compiler.
+    """
+    import staxlab
+
+    from .measure.roofline import Point
+    from .measure.timing import compare
+
+    function, arguments = example(rows, columns)
+    compiled = staxlab.compile(function, strict_native=True)
+    compiled(*arguments)
+    traffic = staxlab.explain(function, *arguments, target="cpu").traffic
+    sides = {"eager": lambda: function(*arguments), "compiled": lambda: compiled(*arguments)}
+    timed = compare(sides, readings=readings)
+    return roofline.with_points(
+        Point(f"Example 1.1, {name}", side.operations, side.nbytes, timed[name].median)
+        for name, side in (("eager", traffic.eager), ("compiled", traffic.compiled))
+    )
 
 
 def stages(compilation: Compilation) -> Iterator[tuple[str, str]]:

@@ -210,29 +210,44 @@ def test_cache_reports_and_empties_itself_alone(capsys, cache_dir):
     assert sorted(path.name for path in cache_dir.iterdir()) == ["photos", "thesis.tex"]
 
 
-def test_roofline_writes_data_and_pictures(capsys, tmp_path, monkeypatch):
+@pytest.fixture
+def quick_roofline(monkeypatch):
+    """A machine whose limits are known at once; Example 1.1 on it is small."""
+    from staxlab import tour
     from staxlab.measure import roofline
-
-    class Measured:
-        def __str__(self):
-            return "a roofline"
-
-        def save(self, path):
-            Path(path).write_text("{}")
-
-        plot = save
 
     def measure(progress, quick):
         progress(0.0, "copying")
         progress(1.0, "done")
         assert quick
-        return Measured()
+        ceilings = (roofline.Ceiling("copy", "bandwidth", 5e10), roofline.Ceiling("matmul", "throughput", 4e11))
+        return roofline.Roofline(ceilings)
 
+    place = tour.place
     monkeypatch.setattr(roofline, "measure", measure)
+    monkeypatch.setattr(tour, "place", lambda record, readings: place(record, 64, 128, readings=3))
+
+
+def test_roofline_writes_data_and_pictures(capsys, tmp_path, quick_roofline):
+    from staxlab.measure.roofline import Roofline
+
     status, out, err = run(capsys, "roofline", "--quick", "--out", str(tmp_path / "here"))
-    assert (status, out) == (0, "a roofline\n")
+    assert status == 0 and "50 GB/s" in out and "Example 1.1, eager" in out
     assert "copying" in err and "wrote" in err
     assert sorted(p.name for p in (tmp_path / "here").iterdir()) == ["roofline.json", "roofline.png", "roofline.svg"]
+    eager, compiled = Roofline.load(tmp_path / "here" / "roofline.json").points
+    elements, rows = 64 * 128, 64
+    assert (eager.nbytes, compiled.nbytes) == (4 * (8 * elements + rows), 4 * (2 * elements + rows))
+    assert eager.operations == compiled.operations == 4 * elements
+    assert "Example 1.1" in (tmp_path / "here" / "roofline.svg").read_text()
+
+
+def test_roofline_without_matplotlib_still_writes_the_data(capsys, tmp_path, quick_roofline, monkeypatch):
+    for name in [n for n in sys.modules if n.split(".")[0] == "matplotlib"] + ["matplotlib"]:
+        monkeypatch.setitem(sys.modules, name, None)
+    status, _, err = run(capsys, "roofline", "--quick", "--out", str(tmp_path))
+    assert status == 0 and "no pictures were drawn" in err and "staxlab[notebook]" in err
+    assert [path.name for path in tmp_path.iterdir()] == ["roofline.json"]
 
 
 def test_the_console_script_is_the_same_program():
