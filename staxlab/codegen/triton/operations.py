@@ -206,7 +206,7 @@ def shift_left(a, amount, bits: tl.constexpr):
 def shift_right(a, amount, bits: tl.constexpr):
     """a >> amount, keeping the sign; shifting by the width or more leaves only the sign."""
     valid = (amount >= 0) & (amount < bits)
-    return a >> tl.where(valid, amount, bits - 1)
+    return tl.where(valid, a >> tl.where(valid, amount, 0), -((a < 0).to(a.dtype)))
 ''',
     "merge_product": '''
 @triton.jit
