@@ -1,14 +1,15 @@
 """Running a kernel without a GPU: Triton's interpreter, corrected where it differs from the hardware.
 
 Triton can execute a kernel on CPU tensors, one program instance after another, every block operation in NumPy. That is
-how a student without a GPU sees real values, and how tests compare every generated form with PyTorch. Four gaps are
+how a student without a GPU sees real values, and how tests compare every generated form with PyTorch. Five gaps are
 closed here, for the duration of one run:
 
 * libdevice has no interpretation; the functions the generator uses are evaluated by PyTorch on the CPU,
 * a reduction by a combine function of ours takes one Python call per element; here whole halves of the block are merged
   at a time, as a GPU's tree reduction does,
 * float32 to bfloat16 truncates; it must round to nearest even,
-* run-time checks (``tl.device_assert``) are ignored; they raise IndexError.
+* run-time checks (``tl.device_assert``) are ignored; they raise IndexError,
+* older versions let NaN win in ``fmax``, cannot complement unsigned integers, and trip over recent NumPy.
 
 Triton decides at import whether its own library is interpreted; this module works whichever way it was imported,
 and leaves no trace, so that kernels can be interpreted and compiled in the same process.
@@ -126,14 +127,14 @@ def _elementwise(function: Callable[..., torch.Tensor]) -> Callable[..., Any]:
 
 @contextlib.contextmanager
 def _interpreting(debug: bool) -> Iterator[None]:
-    """The four corrections, undone afterwards together with everything Triton's interpreter itself leaves patched."""
+    """The corrections, undone afterwards together with everything Triton's interpreter itself leaves patched."""
     import triton.language as tl
     from triton.runtime import interpreter
     from triton.runtime.jit import JITFunction
 
     builder = interpreter.interpreter_builder
     saved_options = builder.options
-    patched = [tl, tl.core, tl.math, tl.core.tensor, tl.core.dtype, JITFunction, interpreter.ReduceOps]
+    patched = [tl, tl.core, tl.math, tl.core.tensor, tl.core.dtype, JITFunction, interpreter, interpreter.ReduceOps]
     patched += [c for c in (getattr(tl.core, n, None) for n in ("tensor_descriptor_base", "condition")) if c]
     before = [(owner, dict(vars(owner))) for owner in patched]
     environment = os.environ.get("TRITON_INTERPRET")
@@ -142,12 +143,19 @@ def _interpreting(debug: bool) -> Iterator[None]:
         # Triton's own library functions (tl.sum...) are compiled ones if Triton was imported without the variable.
         JITFunction.__call__ = lambda self, *args, **kwargs: interpreter.InterpretedFunction(self.fn)(*args, **kwargs)
         interpreter.ReduceOps.generic_reduce = _merge_halves
-        builder.create_fp_trunc = lambda source, target: _narrow(builder, source, target)
+        interpreter._patch_lang_tensor = _with_index(interpreter._patch_lang_tensor)
+        vars(builder).update(
+            create_fp_trunc=lambda source, target: _narrow(builder, source, target),
+            create_maxnumf=lambda a, b: builder.binary_op(a, b, np.fmax),
+            create_minnumf=lambda a, b: builder.binary_op(a, b, np.fmin),
+            get_all_ones_value=_all_ones,
+        )
         builder.options = interpreter.InterpreterOptions(debug=debug, sanitize_overflow=False)
         yield
     finally:
         builder.options = saved_options
-        vars(builder).pop("create_fp_trunc", None)
+        for name in ("create_fp_trunc", "create_maxnumf", "create_minnumf", "get_all_ones_value"):
+            vars(builder).pop(name, None)
         for owner, attributes in before:
             _restore(owner, attributes)
         if environment is None:
@@ -181,6 +189,25 @@ def _merge_halves(operation: Any, inputs: tuple) -> list:
     if not operation.keep_dims:
         arrays = [np.squeeze(array, axis=axis) for array in arrays]
     return [operation.to_tensor(array, kind) for array, kind in zip(arrays, kinds, strict=True)]
+
+
+def _with_index(patch: Callable[..., None]) -> Callable[..., None]:
+    """Triton's patch of its tensor class, with a loop bound that may be an array of one element."""
+
+    def patch_tensor(tensor: Any, *rest: Any) -> None:
+        patch(tensor, *rest)
+        tensor.__index__ = lambda self: int(self.handle.data.reshape(()))
+
+    return patch_tensor
+
+
+def _all_ones(kind: Any) -> Any:
+    """The integer of all ones, of any signedness."""
+    from triton.runtime.interpreter import TensorHandle, _get_np_dtype
+
+    dtype = _get_np_dtype(kind)
+    ones = np.invert(np.zeros(1, dtype=dtype))
+    return TensorHandle(ones, kind.scalar)
 
 
 def _narrow(builder: Any, source: Any, target: Any) -> Any:
