@@ -25,7 +25,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from .machine import command_line, machine_record, timestamp, version_record
+from .machine import busy_note, command_line, machine_record, timestamp, version_record
 from .tables import Table, Tabular, bytes_text, quantity_text
 from .timing import Progress, compare, quiet
 
@@ -182,11 +182,6 @@ class Roofline(Tabular):
 
     __str__ = __repr__
 
-    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
-        from ..view.roofline import figure_html
-
-        return {"text/plain": repr(self), "text/html": figure_html(self)}
-
     def show(self, path: str | Path, theme: str = "light") -> Path:
         """Write the plot to ``path`` (.png, .svg or .pdf), for a "light" or "dark" page. Returns the path.
 
@@ -282,7 +277,8 @@ def measure(
 
     Ctrl-C returns what was measured so far, marked incomplete. Raises OptionError for an unknown or absent device.
     """
-    notes: list[str] = []
+    before = machine_record()
+    notes = [note for note in [busy_note(before)] if note]
     if device.startswith("cuda"):
         from .roofline_probes import cuda_probes as probes_for
         from .roofline_probes import cuda_round as run_round
@@ -314,7 +310,7 @@ def measure(
     if progress is not None:
         progress(1.0, "done" if complete else "interrupted")
     ceilings = tuple(Ceiling(p.name, p.kind, p.amount / seconds, p.note) for p, seconds in best.values())
-    machine = machine_record(device)
+    machine = {**machine_record(device), "load_average": before["load_average"]}
     notes += _cache_notes(machine, size)
     return Roofline(
         ceilings=ceilings,

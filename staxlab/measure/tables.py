@@ -72,9 +72,9 @@ class Tabular:
     __str__ = __repr__
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
-        from ..view.benchmark import table_html
+        from ..view import mimebundle
 
-        return {"text/plain": repr(self), "text/html": table_html(self.table())}
+        return mimebundle(self)
 
 
 _TIME_UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns"))

@@ -10,7 +10,6 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..errors import MissingDependencyError
 from .figures import (
     DASHES,
     MARKERS,
@@ -23,7 +22,6 @@ from .figures import (
     render_svg,
     write_figure,
 )
-from .markup import escape
 
 if TYPE_CHECKING:
     from ..measure.roofline import Roofline
@@ -112,17 +110,6 @@ def svg_text(roofline: Roofline, theme: str | None = None) -> str:
 def write_plot(roofline: Roofline, path: Path, theme: str = "light") -> Path:
     """Write PNG, SVG or PDF by the path's suffix; the description goes into the file."""
     return write_figure(build_figure(roofline, palette(theme)), path, roofline.title, roofline.description)
-
-
-def figure_html(roofline: Roofline) -> str:
-    """What a notebook shows: the plot inline, the table under it. Without matplotlib, the plot in characters."""
-    from .benchmark import table_html
-
-    try:
-        drawing = svg_text(roofline)
-    except MissingDependencyError as error:
-        drawing = f"<pre>{escape(text_plot(roofline))}</pre><p>{escape(error)}</p>"
-    return f'<figure class="stax-measure" style="margin: 0">{drawing}</figure>\n{table_html(roofline.table())}'
 
 
 # --- In characters ----------------------------------------------------------------------------------------------------

@@ -57,7 +57,7 @@ def _rounds(record: Any) -> Html | None:
     rows = []
     for number in range(1, record.rounds + 1):
         cells = [counts.get((number, name)) for name in names]
-        rows.append([str(number), *("–" if not count else count for count in cells)])
+        rows.append([str(number), *(str(count) if count else "–" for count in cells)])
     return table("Rewrites by round and pass (the last round changes nothing)", ["round", *names], rows)
 
 
@@ -69,12 +69,16 @@ def _pass_markup(run: Any) -> Html:
     for applied in run.applied:
         before = element("ul", [element("li", element("code", text)) for text in applied.before], class_="sx-plain")
         after = element("ul", [element("li", element("code", text)) for text in applied.after], class_="sx-plain")
-        rows.append([applied.rule, applied.law, before, after if applied.after else "(removed)"])
+        law = element("code", applied.law.replace("->", "→"))
+        rows.append([applied.rule, law, before, after if applied.after else "(removed)"])
         attributes.append({**stop.attributes(applied.origins), "title": PurePath(applied.source).name or None})
     rules = table("Rules applied", ["rule", "law", "before", "after"], rows, row_attributes=attributes, data_group=True)
     if run.graph_before is None or run.graph_after is None:
         return join([heading, measure, rules])
     before, after = graph_lines(run.graph_before.graph), graph_lines(run.graph_after.graph)
+    if [line.text for line in before] == [line.text for line in after]:
+        said = "The graph reads the same afterwards: this pass only wrote notes on its nodes."
+        return join([heading, measure, rules, element("p", said, class_="sx-note")])
     return join([heading, measure, rules, difference(before, after, f"{run.name}, round {run.round}")])
 
 
@@ -89,15 +93,15 @@ def difference(before: Sequence[Line], after: Sequence[Line], name: str, languag
             head = CONTEXT if position else 0
             tail = CONTEXT if position < len(operations) - 1 else 0
             if len(kept) > head + tail + 1:
-                gap = f"⋯ {len(kept) - head - tail} lines unchanged"
-                kept = [*kept[:head], ("⋯", Line(gap)), *(kept[-tail:] if tail else [])]
+                gap = f"… {len(kept) - head - tail} lines unchanged"
+                kept = [*kept[:head], ("…", Line(gap)), *(kept[-tail:] if tail else [])]
             entries += kept
             continue
         entries += [("-", line) for line in before[i1:i2]]
         entries += [("+", line) for line in after[j1:j2]]
     stop = TabStop()
-    styles = {"-": " sx-removed", "+": " sx-added", "⋯": " sx-gap", " ": ""}
-    signs = {"-": "−", "+": "+", "⋯": " ", " ": " "}
+    styles = {"-": " sx-removed", "+": " sx-added", "…": " sx-gap", " ": ""}
+    signs = {"-": "−", "+": "+", "…": " ", " ": " "}
     drawn = []
     for (sign, line), markup in zip(entries, coloured([line.text for _, line in entries], language), strict=True):
         mark = element("span", f"{signs[sign]} ", class_="sx-n sx-sign")

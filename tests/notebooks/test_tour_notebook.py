@@ -128,7 +128,7 @@ def offline(page):
 @pytest.mark.slow
 def test_the_converted_notebook_is_complete(converted):
     text = converted.read_text(encoding="utf-8")
-    assert text.count('class="staxlab sx-root') >= 14
+    assert text.count('class="staxlab sx-root') >= 13
     assert "Traceback" not in text and "drawing failed" not in text
     assert len(text) < 8_000_000
 

@@ -14,6 +14,8 @@
   const HINT =
     "Point at a line or a node to see where it comes from and what became of it. Click or Enter pins, Escape lets go, " +
     "arrow keys move, n and p go through what is linked.";
+  const SHORT_HINT = "Point at a line to see what it is linked to.";
+  const hintFor = (root) => (root.matches(".sx-explorer, .sx-stepper") ? HINT : SHORT_HINT);
 
   const rootOf = (element) => element.closest(".sx-root");
   const linkedTarget = (target) => {
@@ -108,7 +110,7 @@
     const line = statusOf(root);
     if (!line) return;
     if (!element) {
-      line.textContent = HINT;
+      line.textContent = hintFor(root);
       line.title = "";
       return;
     }
@@ -155,7 +157,7 @@
       line.className = "sx-status";
       line.setAttribute("role", "status");
       line.setAttribute("aria-live", "polite");
-      line.textContent = HINT;
+      line.textContent = hintFor(root);
       // Above the panes of an explorer, where it stays in sight; below a single listing.
       const stages = root.classList.contains("sx-explorer") ? root.querySelector(":scope > .sx-stages") : null;
       root.insertBefore(line, stages);
