@@ -57,6 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     when interrupted. A missing peer is reported and is no failure."""
     options = parser().parse_args(arguments)
     from benchmarks import cases, harness, peers
+    from staxlab.measure import machine
 
     try:
         peers.limit_cores(options.threads)
@@ -77,6 +78,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     if options.worker:
         return _worker(chosen_cases[0], options.size or chosen_cases[0].size, chosen_peers[0], settings)
+    before = machine.machine_record()
+    if note := machine.busy_note(before):
+        print(f"note: {note}")
     results, complete = [], True
     for case in chosen_cases:
         size = options.size or case.size
@@ -93,6 +97,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             complete = False
             break
     record = harness.run_record(results, settings, options.isolate, complete)
+    record["machine"]["load_average"] = before["load_average"]
     _write(record, options.out, options.plot)
     if not record["complete"]:
         print("interrupted: what was measured until then is above" + (" and in the file" if options.out else ""))

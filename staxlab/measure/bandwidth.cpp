@@ -2,8 +2,8 @@
 //
 // The two kinds of store are the point. An ordinary store to a line that is not in the cache makes the processor read
 // that line first (write allocate), so copying n bytes moves 3n; a non-temporal ("streaming") store goes to memory
-// without reading, and moves 2n. Every entry takes `count` floats, a multiple of BLOCK, on 64-byte aligned pointers, and
-// the number of threads. Written with the compilers' vector extensions: no intrinsic headers, so it builds in a moment.
+// without reading, and moves 2n. Every probe walks over `count` floats, a multiple of BLOCK (128), on 64-byte aligned
+// addresses, with the given number of threads. Written with the compilers' vector extensions: no intrinsic headers, so it builds in a moment.
 
 #include <stdint.h>
 
@@ -48,11 +48,7 @@ static inline void fence() {
 #endif
 }
 
-extern "C" {
-
-int32_t has_streaming_stores() { return HAS_STREAMING; }
-
-int32_t block_floats() { return BLOCK; }
+namespace {
 
 // The sum of all elements: one read each. Eight running sums hide the latency of the addition.
 float read_all(const float* from, int64_t count, int32_t threads) {
@@ -95,4 +91,22 @@ void write_streaming(float* to, float value, int64_t count, int32_t threads) {
     FOR_EACH_BLOCK(stream((vec*)(to + at + k * LANES), vec{} + value))
 }
 
-}  // extern "C"
+enum Probe { READ, COPY, STREAMING_COPY, WRITE, STREAMING_WRITE };
+
+}  // namespace
+
+// The one entry point. In: {probe, to, from, count, threads}, addresses as integers. Out: the sum that READ computed, as
+// an integer, in request[0] (so that it cannot be optimised away), and in request[1] whether stores can stream here.
+extern "C" void bandwidth(int64_t* request) {
+    float* to = (float*)request[1];
+    const float* from = (const float*)request[2];
+    const int64_t count = request[3];
+    const int32_t threads = (int32_t)request[4];
+    const int64_t probe = request[0];
+    if (probe == READ) request[0] = (int64_t)read_all(from, count, threads);
+    if (probe == COPY) copy_ordinary(to, from, count, threads);
+    if (probe == STREAMING_COPY) copy_streaming(to, from, count, threads);
+    if (probe == WRITE) write_ordinary(to, 2.0f, count, threads);
+    if (probe == STREAMING_WRITE) write_streaming(to, 3.0f, count, threads);
+    request[1] = HAS_STREAMING;
+}

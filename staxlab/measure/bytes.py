@@ -413,6 +413,11 @@ class TrafficModel(Tabular):
         columns = ("side", "operator or kernel", "elements moved", "bytes", "operations")
         return Table.build("Byte model", columns, rows, notes, text_columns=2)
 
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
+        from ..view import mimebundle
+
+        return mimebundle(self)
+
     def to_json(self) -> dict[str, Any]:
         return {
             "eager": self.eager.to_json(),

@@ -30,6 +30,7 @@ def machine_record(device: str = "cpu") -> dict[str, Any]:
         "instruction_set": host_instruction_set(),
         "last_level_cache_bytes": last_level_cache(),
         "memory_bytes": total_memory(),
+        "load_average": load_average(),
         "device": "cpu",
     }
     if device.startswith("cuda"):
@@ -108,3 +109,19 @@ def total_memory() -> int | None:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (ValueError, OSError, AttributeError):
         return None
+
+
+def load_average() -> float | None:
+    """Processes that wanted to run during the last minute, on average; None where the system does not say."""
+    try:
+        return round(os.getloadavg()[0], 2)
+    except (OSError, AttributeError):
+        return None
+
+
+def busy_note(record: dict[str, Any]) -> str | None:
+    """A warning when other processes were using the machine before a measurement began; None when it was quiet."""
+    load, cores = record.get("load_average"), record.get("cores") or 1
+    if load is None or load < 0.5 * cores:
+        return None
+    return f"the machine was busy before measuring (load {load:g} on {cores} cores): figures may be too low"

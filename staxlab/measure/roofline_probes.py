@@ -9,29 +9,33 @@ from __future__ import annotations
 import ctypes
 import math
 from collections.abc import Callable, Sequence
-from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
+import torch
+
+from ..codegen.kernel import Kernel, KernelArgument, KernelSet
 from ..errors import BuildError, OptionError
+from ..provenance import Line
 from .roofline import Probe
 from .timing import Progress
 
 SOURCE = Path(__file__).with_name("bandwidth.cpp")
 MATMUL_ORDER = 2048
 
+#: Floats the kernels handle at a time, whatever the vector width, and their numbers in ``bandwidth.cpp``.
+BLOCK = 128
+NATIVE_PROBES = ("read", "copy", "streaming copy", "write", "streaming write")
+
 
 def cpu_probes(device: str, buffer_bytes: int, native: bool) -> tuple[list[Probe], list[str]]:
     """Probes on fresh buffers of ``buffer_bytes`` each, and remarks on what could not be measured."""
-    import torch
-
     if device != "cpu":
         raise OptionError(f"unknown device {device!r} for a roofline", remedy="choose 'cpu' or 'cuda'")
     remarks: list[str] = []
-    library = None
+    entry = None
     if native:
         try:
-            library = load_kernels()
+            entry = load_kernels()
         except BuildError as error:
             remarks.append(f"no C++ compiler, so bandwidths are those of PyTorch's operators ({error.what})")
     a = torch.randn(MATMUL_ORDER, MATMUL_ORDER)
@@ -40,15 +44,13 @@ def cpu_probes(device: str, buffer_bytes: int, native: bool) -> tuple[list[Probe
     matmul = Probe(
         "matmul float32", "throughput", 2.0 * MATMUL_ORDER**3, lambda: torch.mm(a, b, out=out), f"order {MATMUL_ORDER}"
     )
-    probes = _torch_bandwidth(buffer_bytes, "cpu") if library is None else _native_bandwidth(library, buffer_bytes)
-    if library is not None and not library.has_streaming_stores():
+    probes = _torch_bandwidth(buffer_bytes, "cpu") if entry is None else _native_bandwidth(entry, buffer_bytes)
+    if entry is not None and not has_streaming_stores(probes):
         remarks.append("this compiler offers no streaming stores for this processor: those rows are ordinary stores")
     return [*probes, matmul], remarks
 
 
 def _torch_bandwidth(buffer_bytes: int, device: str) -> list[Probe]:
-    import torch
-
     source = torch.ones(buffer_bytes // 4, device=device)
     target = torch.zeros(buffer_bytes // 4, device=device)
     nbytes = 4 * source.numel()
@@ -59,57 +61,58 @@ def _torch_bandwidth(buffer_bytes: int, device: str) -> list[Probe]:
     ]
 
 
-def _native_bandwidth(library: Any, buffer_bytes: int) -> list[Probe]:
-    import torch
-
-    block = library.block_floats()
-    count = max(buffer_bytes // 4 // block, 1) * block
+def _native_bandwidth(entry: Callable[[int], None], buffer_bytes: int) -> list[Probe]:
+    """Probes that call ``bandwidth.cpp``, whose entry takes the address of {probe, to, from, count, threads}."""
+    count = max(buffer_bytes // 4 // BLOCK, 1) * BLOCK
     source, target = torch.ones(count), torch.zeros(count)
     threads = torch.get_num_threads()
-    to, start = target.data_ptr(), source.data_ptr()
     nbytes = 4 * count
-    buffers = (source, target)
 
-    def probe(name: str, amount: float, run: Callable[[], Any], note: str) -> Probe:
-        return Probe(name, "bandwidth", amount, run, note, buffers)
+    def probe(name: str, amount: float, note: str) -> Probe:
+        number = NATIVE_PROBES.index(name)
+        request = (ctypes.c_int64 * 5)()
+        address = ctypes.addressof(request)
 
-    allocate = "ordinary stores; one read and one write counted, the line fetched before a store is a third"
+        def run() -> tuple[int, int]:
+            request[:] = number, target.data_ptr(), source.data_ptr(), count, threads
+            entry(address)
+            return request[0], request[1]
+
+        return Probe(name, "bandwidth", amount, run, note, (source, target))
+
     return [
-        probe("read", nbytes, lambda: library.read_all(start, count, threads), "sum of all"),
-        probe("copy", 2 * nbytes, lambda: library.copy_ordinary(to, start, count, threads), allocate),
-        probe(
-            "streaming copy",
-            2 * nbytes,
-            lambda: library.copy_streaming(to, start, count, threads),
-            "non-temporal stores",
-        ),
-        probe("write", nbytes, lambda: library.write_ordinary(to, 1.0, count, threads), "ordinary stores"),
-        probe(
-            "streaming write", nbytes, lambda: library.write_streaming(to, 1.0, count, threads), "non-temporal stores"
-        ),
+        probe("read", nbytes, "sum of all"),
+        probe("copy", 2 * nbytes, "ordinary stores; one read and one write counted, fetching the line is a third"),
+        probe("streaming copy", 2 * nbytes, "non-temporal stores"),
+        probe("write", nbytes, "ordinary stores"),
+        probe("streaming write", nbytes, "non-temporal stores"),
     ]
 
 
-@lru_cache(maxsize=1)
-def load_kernels() -> ctypes.CDLL:
-    """Build (or take from the cache) and load ``bandwidth.cpp``. BuildError without a C++ compiler."""
-    from ..runtime.build import build_library
+def load_kernels() -> Callable[[int], None]:
+    """Build ``bandwidth.cpp`` (or take it from the cache) with this machine's own flags. BuildError without a
+    compiler."""
+    from ..codegen.cpp.generator import INSTRUCTION_SETS
+    from ..options import Options, host_device_spec
+    from ..runtime.build import build
 
-    library = build_library(SOURCE.read_text())
-    pointer, count, threads = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32
-    signatures = {
-        "has_streaming_stores": ([], ctypes.c_int32),
-        "block_floats": ([], ctypes.c_int32),
-        "read_all": ([pointer, count, threads], ctypes.c_float),
-        "copy_ordinary": ([pointer, pointer, count, threads], None),
-        "copy_streaming": ([pointer, pointer, count, threads], None),
-        "write_ordinary": ([pointer, ctypes.c_float, count, threads], None),
-        "write_streaming": ([pointer, ctypes.c_float, count, threads], None),
-    }
-    for name, (arguments, result) in signatures.items():
-        function = getattr(library, name)
-        function.argtypes, function.restype = arguments, result
-    return library
+    device = host_device_spec()
+    kernel = Kernel(
+        name="bandwidth",
+        language="cpp",
+        lines=tuple(Line(text) for text in SOURCE.read_text(encoding="utf-8").splitlines()),
+        arguments=(KernelArgument("request", "request", "inout", torch.int64),),
+        nodes=(),
+        device=device,
+        flags=(*INSTRUCTION_SETS[device.instruction_set], "-fopenmp"),
+        launch={"work": 1 << 30},  # long enough to let other Python threads run meanwhile
+    )
+    return build(KernelSet((kernel,)), Options(), device)["bandwidth"]
+
+
+def has_streaming_stores(probes: Sequence[Probe]) -> bool:
+    """What the kernels say of themselves after any of them ran."""
+    return any(p.name == "streaming write" and p.run()[1] for p in probes)
 
 
 # --- CUDA -------------------------------------------------------------------------------------------------------------
@@ -117,8 +120,6 @@ def load_kernels() -> ctypes.CDLL:
 
 def cuda_probes(device: str, buffer_bytes: int, native: bool) -> tuple[list[Probe], list[str]]:
     """Copy and read bandwidth and matrix products on a GPU. OptionError if none is visible."""
-    import torch
-
     if not torch.cuda.is_available():
         raise OptionError("no CUDA device is visible", remedy="measure(device='cpu') needs none")
     free, _ = torch.cuda.mem_get_info(torch.device(device))
@@ -139,8 +140,6 @@ def cuda_probes(device: str, buffer_bytes: int, native: bool) -> tuple[list[Prob
 
 def cuda_round(probes: Sequence[Probe], readings: int, progress: Progress | None) -> tuple[dict[str, float], bool]:
     """Best seconds per probe between CUDA events, which the device itself time-stamps: no launch overhead inside."""
-    import torch
-
     best = dict.fromkeys((p.name for p in probes), math.nan)
     try:
         for probe in probes:

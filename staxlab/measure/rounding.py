@@ -31,7 +31,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -160,7 +160,23 @@ def vectorized(
     if min(lanes, accumulators, chunks) < 1:
         raise ValueError("lanes, accumulators and chunks are at least 1")
     stages = [Stage("sequential", max(-(-n // ways), 1)), Stage("pairwise", accumulators), Stage(lane_merge, lanes)]
-    return SummationPlan(n, (*(s for s in stages if s.count > 1 or s is stages[0]), Stage(chunk_merge, chunks)))
+    stages.append(Stage(chunk_merge, chunks))
+    return SummationPlan(n, tuple(s for s in stages if s.count > 1 or s is stages[0]))
+
+
+def plan_of(accumulation: Mapping[str, Any]) -> SummationPlan:
+    """The plan a generated kernel follows, from its own description (``kernel.launch["accumulation"]``).
+
+    Keys: ``n``, ``sequential`` (values entering the busiest running sum one after the other), ``accumulators`` merged
+    pairwise, ``lanes`` merged by ``lane_merge``, ``chunks`` merged by ``chunk_merge``.
+    """
+    first = Stage("sequential", max(accumulation["sequential"], 1))
+    rest = (
+        Stage("pairwise", accumulation["accumulators"]),
+        Stage(accumulation["lane_merge"], accumulation["lanes"]),
+        Stage(accumulation["chunk_merge"], accumulation["chunks"]),
+    )
+    return SummationPlan(accumulation["n"], (first, *(stage for stage in rest if stage.count > 1)))
 
 
 # --- Worst case -------------------------------------------------------------------------------------------------------

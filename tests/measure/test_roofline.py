@@ -164,7 +164,7 @@ def test_without_matplotlib_the_notebook_gets_characters(record, monkeypatch, tm
     with pytest.raises(MissingDependencyError, match="matplotlib"):
         record.plot(tmp_path / "r.png")
     html = record._repr_mimebundle_()["text/html"]
-    assert "<pre>GFLOP/s" in html
+    assert re.search(r"<pre[^>]*>GFLOP/s", html)
     assert "staxlab[notebook]" in html
 
 
@@ -295,3 +295,35 @@ def test_machine_record_reads_caches(tmp_path):
 def test_command_line_names_no_directories(monkeypatch):
     monkeypatch.setattr(sys, "orig_argv", ["/opt/env/bin/python", "/somewhere/tool.py", "--out", "results/x.json"])
     assert machine.command_line() == "python tool.py --out results/x.json"
+
+
+def test_the_kernels_do_what_their_names_say():
+    """Each probe once on small buffers: the sum is the sum, a copy is a copy, and sizes that leave a rest are cut to
+    it."""
+    entry = roofline_probes.load_kernels()
+    probes = {p.name: p for p in roofline_probes._native_bandwidth(entry, 4 * (128 * 37 + 5))}
+    assert tuple(probes) == roofline_probes.NATIVE_PROBES
+    source, target = probes["read"].buffers
+    assert source.numel() == 128 * 37
+    source.copy_(torch.arange(source.numel()) % 5)
+    assert probes["read"].run()[0] == int(source.sum())
+    for name in ("copy", "streaming copy"):
+        target.zero_()
+        probes[name].run()
+        assert torch.equal(target, source), name
+    for name, value in (("write", 2.0), ("streaming write", 3.0)):
+        probes[name].run()
+        assert bool((target == value).all()), name
+    assert probes["copy"].amount == 2 * probes["read"].amount == 8 * source.numel()
+
+
+def test_measuring_with_our_own_kernels(small_matmul):
+    record = measure(quick=True, buffer_bytes=1 << 18)
+    assert {c.name for c in record.of("bandwidth")} == set(roofline_probes.NATIVE_PROBES)
+    assert all(math.isfinite(c.value) and c.value > 0 for c in record.ceilings)
+
+
+def test_a_busy_machine_is_remarked():
+    assert "load 3 on 2 cores" in machine.busy_note({"load_average": 3.0, "cores": 2})
+    assert machine.busy_note({"load_average": 0.2, "cores": 2}) is None
+    assert machine.busy_note({"load_average": None, "cores": 2}) is None

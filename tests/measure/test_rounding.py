@@ -226,3 +226,29 @@ def test_records_print_and_serialise():
     assert "share of variance" in repr(model)
     assert json.loads(json.dumps(model.to_json()))["n"] == 2048
     assert str(vectorized(100, 8)).startswith("100 numbers: sequential over 13")
+
+
+def test_plan_of_a_generated_kernel():
+    described = {
+        "kind": "sum", "n": 1000, "lanes": 16, "accumulators": 4, "chunks": 3,
+        "lane_merge": "pairwise", "chunk_merge": "sequential", "sequential": 6,
+    }  # fmt: skip
+    plan = rounding.plan_of(described)
+    assert plan.height == 5 + 2 + 4 + 2
+    assert rounding.plan_of({**described, "lanes": 1, "accumulators": 1, "chunks": 1, "sequential": 1000}).height == 999
+
+
+@pytest.mark.parametrize("size", [(64, 128), (3, 4099), (1, 100000)])
+def test_compiled_sums_stay_within_the_bound_of_their_own_plan(size):
+    """Example 1.1 compiled: against exact row sums of the float32 summands, with the order the kernel says it uses."""
+    import staxlab
+
+    x, w = torch.randn(*size), torch.randn(*size)
+    compiled = staxlab.compile(lambda x, w: (torch.relu(x + w) * 2).sum(-1), strict_native=True)
+    result = compiled(x, w)
+    plan = rounding.plan_of(compiled.versions[-1].compilation.kernels[0].launch["accumulation"])
+    summands = (torch.relu(x + w) * 2).double()
+    for row, computed in zip(summands.tolist(), result.tolist(), strict=True):
+        exact = math.fsum(row)
+        assert abs(computed - exact) <= summation_bound(size[1], plan, math.fsum(map(abs, row)))
+    assert plan.height < sequential(size[1]).height / 4, "a bound that says nothing would be met by anything"
