@@ -30,6 +30,7 @@ from ..provenance import NO_ORIGINS, Origins
 from ..schedule.records import Schedule, ScheduleNode
 from . import operator_cost as cost
 from .dependence import LowerBound, lower_bound
+from .eager import eager_operators
 from .tables import Table, Tabular, bytes_text, quantity_text, seconds_text
 
 __all__ = [
@@ -354,6 +355,7 @@ class TrafficModel(Tabular):
     eager: Traffic
     bound: LowerBound
     compiled: Traffic | None = None
+    remark: str | None = None
 
     @property
     def rho(self) -> float:
@@ -409,14 +411,9 @@ class TrafficModel(Tabular):
         if self.compiled is not None:
             attained = "which is the lower bound" if self.attains_bound else f"lower bound allows {self.best_rho:.3g}"
             notes.append(f"model byte ratio rho = {self.rho:.3g}, {attained}")
-        notes += self.bound.reasons
+        notes += [*self.bound.reasons, self.remark or ""]
         columns = ("side", "operator or kernel", "elements moved", "bytes", "operations")
         return Table.build("Byte model", columns, rows, notes, text_columns=2)
-
-    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
-        from ..view import mimebundle
-
-        return mimebundle(self)
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -430,7 +427,8 @@ class TrafficModel(Tabular):
 def traffic_model(compilation: Any) -> TrafficModel:
     """The byte model of a ``Compilation``, or of an operator graph alone (then without a compiled side).
 
-    ``N`` stands for the elements of the largest input depended upon, ``n`` for all output elements.
+    Eager is counted on the program as written (:mod:`.eager`), the bound on the operators the compiler kept. ``N``
+    stands for the elements of the largest input depended upon, ``n`` for all output elements.
     """
     operators = getattr(compilation, "operators", compilation)
     graph = operators if isinstance(operators, Graph) else getattr(operators, "graph", None)
@@ -442,7 +440,9 @@ def traffic_model(compilation: Any) -> TrafficModel:
     symbols = {"N": largest} if produced in (0, largest) else {"N": largest, "n": produced}
     symbols = dict(sorted(symbols.items(), key=lambda item: -item[1]))
     schedule = getattr(compilation, "schedule", None)
-    compiled = None
+    compiled, written, remark = None, graph, None
+    if getattr(compilation, "capture", None) is not None:
+        written, remark = eager_operators(compilation)
     if isinstance(schedule, Schedule):
         compiled = compiled_traffic(schedule, getattr(compilation, "kernels", None) or (), symbols)
-    return TrafficModel(eager_traffic(graph, symbols), bound, compiled)
+    return TrafficModel(eager_traffic(written, symbols), bound, compiled, remark)
