@@ -22,7 +22,7 @@ import torch
 
 from .capture.graph import Graph
 from .capture.module import GraphModule, Interpreter
-from .errors import FallbackWarning, LoweringError, OptionError
+from .errors import BuildError, FallbackWarning, LoweringError, MissingDependencyError, OptionError, StaxError
 from .options import Decision, DeviceSpec, Options
 
 
@@ -260,6 +260,9 @@ STAGES: tuple[Stage, ...] = (
     Stage("artifact", "Artifact", "Section 11", _artifact),
 )
 
+# Up to here a failure is the user's or the capture's; beyond, the region can still run as a captured graph.
+FRONT_END = ("capture", "transforms")
+
 # A backend is the last stage it runs; what executes afterwards is chosen in `_executor`.
 BACKENDS: dict[str, str] = {"eager": "transforms", "aot_eager": "operators", "stax": "artifact"}
 
@@ -278,9 +281,14 @@ def compile_region(
     """Run the stages of ``options.backend`` on a function and sample arguments.
 
     ``key`` is the specialization key the result will hold for. ``runnable=False`` stops before the artifact (a target
-    that is not here). Raises CaptureError when the function
-    cannot be recorded, LoweringError in strict mode where the fallback would run, BuildError without a compiler, and
-    whatever the user's own function raises.
+    that is not here).
+
+    A failure after the graph has been transformed is a *backend* failure (Section 11.3): the captured graph is at hand
+    and equivalent to the function, so the region runs operator by operator, with a FallbackWarning that says why. In
+    strict mode the failure is raised instead.
+
+    Raises CaptureError when the function cannot be recorded, LoweringError in strict mode where the fallback would run,
+    BuildError without a compiler, and whatever the user's own function raises.
     """
     if options.backend not in BACKENDS:
         raise OptionError(f"unknown backend {options.backend!r}; known: {', '.join(BACKENDS)}")
@@ -298,10 +306,7 @@ def compile_region(
         last = "wrapper"
     try:
         for stage in STAGES:
-            _run_stage(compilation, stage)
-            if stage.name == "capture":
-                compilation.sample = compilation.capture.samples
-            reason = _obstacle(compilation, stage.name)
+            reason = _attempt(compilation, stage)
             if reason is not None:
                 _fall_back(compilation, reason)
                 break
@@ -317,6 +322,26 @@ def compile_region(
     return compilation
 
 
+def _attempt(compilation: Compilation, stage: Stage) -> str | None:
+    """Run a stage. Returns why the region must run as a captured graph instead, or None if all is well."""
+    try:
+        _run_stage(compilation, stage)
+    except (BuildError, OptionError, MissingDependencyError):
+        raise  # the user must act: no compiler, no Triton, a setting that does not exist
+    except Exception as error:
+        if stage.name in FRONT_END or compilation.options.strict_native:
+            raise
+        return f"{stage.title.lower()} failed: {_first_line(error)}"
+    if stage.name == "capture":
+        compilation.sample = compilation.capture.samples
+    return _obstacle(compilation, stage.name)
+
+
+def _first_line(error: Exception) -> str:
+    text = str(error).split("\n  remedy:")[0].replace("\n", "; ")
+    return text if isinstance(error, StaxError) else f"{type(error).__name__}: {text} (a defect of the compiler)"
+
+
 def _run_stage(compilation: Compilation, stage: Stage) -> None:
     start = time.perf_counter()
     compilation.records[stage.name] = stage.run(compilation)
@@ -325,7 +350,7 @@ def _run_stage(compilation: Compilation, stage: Stage) -> None:
 
 def _obstacle(compilation: Compilation, stage: str) -> str | None:
     """Why the region must run as a captured graph instead of as kernels, or None."""
-    if compilation.options.backend != "stax":
+    if BACKENDS[compilation.options.backend] in FRONT_END:
         return None
     if stage == "capture" and torch.is_grad_enabled() and any(t.requires_grad for t in compilation.sample):
         return "an input requires grad: training regions run through autograd operator by operator"
@@ -355,13 +380,11 @@ def _fall_back(compilation: Compilation, reason: str) -> None:
 def _executor(compilation: Compilation) -> Callable[[list[torch.Tensor]], Any] | None:
     if compilation.artifact is not None:
         return compilation.artifact.call
-    if compilation.options.backend == "aot_eager" and compilation.operators is not None:
-        module = compilation.operators.module
-    elif compilation.options.backend == "eager" or compilation.fallback_reason:
-        module = compilation.transforms.final
-    else:
-        return None
-    return _flat(module)
+    if compilation.options.backend == "eager" or compilation.fallback_reason:
+        return _flat(compilation.transforms.final)
+    if compilation.options.backend == "aot_eager":
+        return _flat(compilation.operators.module)
+    return None
 
 
 def _flat(module: GraphModule) -> Callable[[list[torch.Tensor]], tuple]:
@@ -373,7 +396,7 @@ def _flat(module: GraphModule) -> Callable[[list[torch.Tensor]], tuple]:
 
 
 def _warn_about_fallbacks(compilation: Compilation) -> None:
-    if compilation.kernels is None:
+    if compilation.kernels is None or compilation.fallback_reason:
         return
     for kernel in compilation.kernels.fallbacks:
         warnings.warn(

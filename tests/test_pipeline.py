@@ -118,6 +118,29 @@ def test_an_operator_without_a_rule_runs_visibly_and_strict_mode_names_the_line(
     assert "test_pipeline.py" in str(error.value)
 
 
+def test_a_backend_failure_runs_the_captured_graph_and_says_so(monkeypatch, inputs):
+    import staxlab.schedule.dependencies as dependencies
+
+    def broken(*arguments):
+        raise staxlab.ScheduleError("planted")
+
+    monkeypatch.setattr(dependencies, "schedule", broken)
+    compiled = staxlab.compile(example_1_1)
+    with pytest.warns(staxlab.FallbackWarning, match="planted"):
+        result = compiled(*inputs)
+    assert torch.equal(result, example_1_1(*inputs))
+    with pytest.raises(staxlab.ScheduleError, match="planted"):
+        staxlab.compile(example_1_1, strict_native=True)(*inputs)
+
+
+def test_a_result_whose_shape_depends_on_data_is_computed_at_each_call():
+    compiled = staxlab.compile(lambda x: torch.nonzero(x > 0).flatten() * 2)
+    x = torch.tensor([1.0, -1.0, 2.0])
+    with pytest.warns(staxlab.FallbackWarning, match="depends on data"):
+        assert compiled(x).tolist() == [0, 4]
+    assert compiled(-x).tolist() == [2]
+
+
 def test_a_native_region_warns_about_nothing(inputs):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
