@@ -12,6 +12,7 @@ be blamed on a layer by shortening the prefix. The timing split, the explorer an
 from __future__ import annotations
 
 import os
+import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -331,7 +332,7 @@ def _attempt(compilation: Compilation, stage: Stage) -> str | None:
     except Exception as error:
         if stage.name in FRONT_END or compilation.options.strict_native:
             raise
-        return f"{stage.title.lower()} failed: {_first_line(error)}"
+        return f"stage {stage.name!r}: {_first_line(error)}"
     if stage.name == "capture":
         compilation.sample = compilation.capture.samples
     return _obstacle(compilation, stage.name)
@@ -372,7 +373,7 @@ def _fall_back(compilation: Compilation, reason: str) -> None:
             "without strict_native the region runs operator by operator",
         )
     compilation.fallback_reason = reason
-    warnings.warn(f"{compilation.name} runs operator by operator: {reason}", FallbackWarning, stacklevel=4)
+    _warn(f"{compilation.name} runs operator by operator: {reason}")
     if "transforms" not in compilation.records:
         _run_stage(compilation, STAGES[1])
 
@@ -399,8 +400,13 @@ def _warn_about_fallbacks(compilation: Compilation) -> None:
     if compilation.kernels is None or compilation.fallback_reason:
         return
     for kernel in compilation.kernels.fallbacks:
-        warnings.warn(
-            f"{compilation.name}: {kernel.name} has no native lowering and runs as PyTorch's own operator",
-            FallbackWarning,
-            stacklevel=4,
-        )
+        _warn(f"{compilation.name}: {kernel.name} has no native lowering and runs as PyTorch's own operator")
+
+
+def _warn(message: str) -> None:
+    """A FallbackWarning at the user's line: the first frame outside this package."""
+    package = os.path.dirname(os.path.abspath(__file__)) + os.sep
+    frame, level = sys._getframe(1), 2
+    while frame.f_back is not None and frame.f_back.f_code.co_filename.startswith(package):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(message, FallbackWarning, stacklevel=level)
