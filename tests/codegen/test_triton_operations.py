@@ -29,7 +29,7 @@ def test_every_helper_is_used_by_some_row_or_reduction():
 def test_operation_agrees_with_pytorch(name, dtype):
     given = operands(name, dtype)
     answer = expected(name, given)
-    tensors = {letter: tensor for letter, tensor in zip("abc", given, strict=False)}
+    tensors = dict(zip("abc", given, strict=False))
 
     def compute(ops, i):
         return ops.apply(name, *(ops.load(letter, i[0]) for letter in tensors))
@@ -60,7 +60,9 @@ def test_conversions(source, target):
 
 @pytest.mark.parametrize("half", [torch.float16, torch.bfloat16])
 def test_rounding_to_half_inside_a_kernel(half):
-    x = torch.cat([torch.randn(200), torch.tensor([1 + 2**-8, 1 + 3 * 2**-8, 65504.0, 1e6, float("nan"), float("inf")])])
+    x = torch.cat(
+        [torch.randn(200), torch.tensor([1 + 2**-8, 1 + 3 * 2**-8, 65504.0, 1e6, float("nan"), float("inf")])]
+    )
     p = program({"x": x}, (x.numel(),), lambda ops, i: ops.to_dtype(ops.load("x", i[0]), half), torch.float32)
     torch.testing.assert_close(interpret_program(p, {"x": x}), x.to(half).float(), equal_nan=True, rtol=0, atol=0)
 
@@ -77,9 +79,7 @@ def test_constants_keep_their_dtype_and_value():
 
 
 def test_index_values():
-    p = program(
-        {}, (4, 5), lambda ops, i: ops.index_value(10 * i[0] - 3 * i[1] + 7, torch.int64), torch.int64
-    )
+    p = program({}, (4, 5), lambda ops, i: ops.index_value(10 * i[0] - 3 * i[1] + 7, torch.int64), torch.int64)
     rows, columns = torch.arange(4)[:, None], torch.arange(5)
     assert torch.equal(interpret_program(p, {}), 10 * rows - 3 * columns + 7)
 

@@ -17,7 +17,7 @@ from typing import Any
 from ...errors import BuildError, CodegenError
 from ..kernel import Kernel
 from .operations import POINTER_TYPES
-from .source_files import jit_function, require_triton, source_hash, source_path
+from .source_files import compiler_cache, jit_function, require_triton, source_hash, source_path
 
 STEPS = ("ttir", "ttgir", "llir", "ptx", "cubin")
 _compiled: dict[tuple, dict[str, Any]] = {}
@@ -95,7 +95,8 @@ def _compile(kernel: Kernel, capability: int) -> dict[str, Any]:
     aligned = {(position,): [["tt.divisibility", 16]] for position in range(len(kernel.arguments))}
     source = ASTSource(fn=function, signature=signature(kernel), constexprs=constants, attrs=aligned)
     try:
-        result = triton.compile(source, target=GPUTarget("cuda", capability, 32), options=compiler_options(kernel))
+        with compiler_cache():
+            result = triton.compile(source, target=GPUTarget("cuda", capability, 32), options=compiler_options(kernel))
     except Exception as error:  # the compiler raises many kinds
         raise BuildError(
             f"Triton could not compile {kernel.name} for sm_{capability}: {error}",

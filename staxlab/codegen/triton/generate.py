@@ -7,7 +7,7 @@ from ...options import DeviceSpec, Options
 from ...schedule.records import Schedule, ScheduleNode
 from ..kernel import Kernel, KernelSet
 from .kernel_text import KernelWriter
-from .launch import choose_launch
+from .launch import choose_launch, configured
 from .tiling import choose_form
 
 
@@ -33,11 +33,23 @@ def _kernel(schedule: Schedule, node: ScheduleNode, number: int, device: DeviceS
         raise CodegenError(f"{node.name}: {error.what}", remedy=error.remedy) from error
 
 
-def triton_kernel(schedule: Schedule, node: ScheduleNode, suffix: str, device: DeviceSpec) -> Kernel:
-    """The kernel of one pointwise or reduction node; ``suffix`` completes its name ("triton_per" + suffix)."""
+def triton_kernel(
+    schedule: Schedule,
+    node: ScheduleNode,
+    suffix: str,
+    device: DeviceSpec,
+    configuration: tuple[dict[str, int], int, int] | None = None,
+) -> Kernel:
+    """The kernel of one pointwise or reduction node; ``suffix`` completes its name ("triton_per" + suffix).
+
+    ``configuration`` overrides the rules: block sizes by name, warps, pipeline stages (for a search or an experiment).
+    """
     form = choose_form(schedule, node)
     element_bytes = sum(schedule.layouts[b].dtype.itemsize for b in {a.buffer for a in node.reads}) or 4
-    launch = choose_launch(form, node.name, element_bytes, device)
+    if configuration is None:
+        launch = choose_launch(form, node.name, element_bytes, device)
+    else:
+        launch = configured(form, node.name, element_bytes, device, *configuration)
     name = f"triton_{form.prefix}{suffix}"
     text = KernelWriter(schedule, node, form, launch, name).write()
     constants = dict(launch.blocks)

@@ -104,7 +104,8 @@ class KernelWriter:
         """Data read once should not push data that is read again out of the cache."""
         if self.form.kind == "pointwise":
             return ""
-        return "evict_first" if self.space.dims_of(flattened) == self.space.all else "evict_last"
+        walked = frozenset(dim.prefix for dim in self.space.dims if dim.numel > 1)
+        return "evict_first" if self.space.dims_of(flattened) == walked else "evict_last"
 
     # -- the parts ----------------------------------------------------------------------------------------------------
 

@@ -13,6 +13,7 @@ The rules only choose; a later autotuner measures (Algorithm 9.1). Whatever is c
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -56,25 +57,36 @@ def choose_launch(form: Form, name: str, element_bytes: int, device: DeviceSpec)
         blocks, warps = _persistent(form.space.dim("x").numel, form.space.dim("r0_").numel, form.inner, wanted)
     else:
         blocks, warps = _looped(form.space.dim("x").numel, form.space.dim("r0_").numel, form.inner, wanted)
+    return configured(form, name, element_bytes, device, blocks, warps)
+
+
+def configured(
+    form: Form,
+    name: str,
+    element_bytes: int,
+    device: DeviceSpec,
+    blocks: dict[str, int],
+    num_warps: int,
+    num_stages: int = 1,
+) -> Launch:
+    """A configuration given by hand (or by a search), with what Little's law says about it."""
     grid = _grid(form, blocks)
-    instances = grid[0] * grid[1] * grid[2]
-    tile = 1
-    for size in blocks.values():
-        tile *= size
-    resident = device.max_threads_per_multiprocessor // (32 * warps)
+    instances = math.prod(grid)
+    tile = math.prod(blocks.values())
+    resident = device.max_threads_per_multiprocessor // (32 * num_warps)
     per_multiprocessor = min(resident, -(-instances // max(device.multiprocessors, 1)))
     in_flight = per_multiprocessor * tile * element_bytes
     need = bytes_in_flight_wanted(device)
-    chosen = ", ".join(f"{key}={value}" for key, value in blocks.items()) + f", num_warps={warps}"
+    chosen = ", ".join(f"{key}={value}" for key, value in blocks.items()) + f", num_warps={num_warps}"
     if in_flight >= need:
         reason = f"{in_flight} bytes in flight per multiprocessor cover the {need} that Little's law asks for"
     else:
         reason = f"the problem is too small to keep {need} bytes in flight per multiprocessor; {in_flight} are"
     inputs: tuple[tuple[str, Any], ...] = (
-        ("instances", instances), ("elements per thread", max(1, tile // (32 * warps))),
+        ("instances", instances), ("elements per thread", max(1, tile // (32 * num_warps))),
         ("resident instances", per_multiprocessor), ("bytes per point", element_bytes),
     )  # fmt: skip
-    return Launch(blocks, warps, 1, grid, Decision("launch", name, chosen, reason, (), inputs))
+    return Launch(blocks, num_warps, num_stages, grid, Decision("launch", name, chosen, reason, (), inputs))
 
 
 def _shrink(block: int, numel: int, wanted: int, smallest: int) -> int:

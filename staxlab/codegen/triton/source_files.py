@@ -7,9 +7,11 @@ directory under a running program changes nothing.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import linecache
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -41,11 +43,30 @@ def source_hash(kernel: Kernel) -> str:
     return hashlib.sha256(kernel.source.encode()).hexdigest()[:16]
 
 
-def source_path(kernel: Kernel) -> Path:
-    """Where the text of a kernel lives: below $STAXLAB_CACHE_DIR, or the user's cache directory."""
+def cache_root() -> Path:
+    """Where GPU artifacts live: below $STAXLAB_CACHE_DIR, or the user's cache directory."""
     named = os.environ.get("STAXLAB_CACHE_DIR")
     base = Path(named) if named else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "staxlab"
-    return base / "triton" / source_hash(kernel) / f"{kernel.name}.py"
+    return base / "triton"
+
+
+def source_path(kernel: Kernel) -> Path:
+    """Where the text of a kernel lives."""
+    return cache_root() / source_hash(kernel) / f"{kernel.name}.py"
+
+
+@contextlib.contextmanager
+def compiler_cache() -> Iterator[None]:
+    """Triton's own content-addressed cache, put beside the sources (unless $TRITON_CACHE_DIR says otherwise)."""
+    require_triton()
+    from triton import knobs
+
+    if "TRITON_CACHE_DIR" in os.environ:
+        yield
+        return
+    with knobs.cache.scope():
+        knobs.cache.dir = str(cache_root() / "compiled")
+        yield
 
 
 def write_source(kernel: Kernel) -> str:

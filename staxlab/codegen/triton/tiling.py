@@ -1,9 +1,9 @@
 """Which form a kernel takes and which loops lie along which dimension of its block (Sections 9.3 and 9.4).
 
 A warp reads memory in 32-byte sectors, so what counts is whether *neighbouring lanes* touch neighbouring elements. For
-a pointwise kernel every access votes with its bytes: it can be coalesced along the loop in which its subscript steps by
-one. If all votes fall on the innermost loop, one dimension is enough; if some fall on another loop (Example 6.1, where
-a transposed tensor meets one that is not), a rectangle of both loops coalesces them all.
+a pointwise kernel every access votes with its bytes for the loop along which its subscript steps by one. If all are
+served by the innermost loop, one dimension is enough; if some step by one along another loop only (Example 6.1, where a
+transposed tensor meets one that is not), a rectangle of both loops coalesces them all.
 
 For a reduction the question is whether the innermost reduction loop is the one that steps by one ("inner": lanes run
 along a row) or an outer loop is ("outer": lanes run across rows), and whether a whole row fits into registers.
@@ -49,9 +49,19 @@ def accesses_of(node: ScheduleNode) -> list[MemoryAccess]:
     return [*node.reads, *node.writes]
 
 
-def coalesced_bytes(schedule: Schedule, node: ScheduleNode, loop: Symbol) -> int:
-    """Bytes of the accesses whose subscript steps by one along ``loop``."""
-    return sum(schedule.bytes_of(access) for access in accesses_of(node) if coefficient_along(access.index, loop) == 1)
+def coalesced_bytes(schedule: Schedule, node: ScheduleNode, loops: tuple[Symbol, ...]) -> int:
+    """Bytes of the accesses that a block coalesces whose fastest lanes run along the last of ``loops``, and whose
+    other dimension, if it has one, runs along the first.
+
+    Along the fastest loop an access may step by one, or stand still: a warp that reads one element reads one sector.
+    """
+    *across, along = loops
+    total = 0
+    for access in accesses_of(node):
+        good = coefficient_along(access.index, along) in (0, 1)
+        if good or any(coefficient_along(access.index, loop) == 1 for loop in across):
+            total += schedule.bytes_of(access)
+    return total
 
 
 def choose_form(schedule: Schedule, node: ScheduleNode) -> Form:
@@ -74,15 +84,15 @@ def _extents(node: ScheduleNode) -> dict[Symbol, int]:
 
 def _pointwise_space(schedule: Schedule, node: ScheduleNode) -> tuple[BlockSpace, Decision]:
     loops, extents = node.body.indices, _extents(node)
-    votes = {loop: coalesced_bytes(schedule, node, loop) for loop in loops}
-    candidates: list[tuple[int, int]] = []  # (coalesced bytes, loops in the outer group); 0 is one dimension
+    scores: dict[int, int] = {}  # loops in the outer group of the block -> coalesced bytes; 0: one dimension
     if loops:
-        candidates.append((votes[loops[-1]], 0))
+        scores[0] = coalesced_bytes(schedule, node, loops[-1:])
     for split in range(1, len(loops)):
         thin = min(extents[loops[split - 1]], extents[loops[-1]]) < SMALLEST_TILED_EXTENT
         if not thin:
-            candidates.append((votes[loops[-1]] + votes[loops[split - 1]], split))
-    best, split = max(candidates, key=lambda c: (c[0], -c[1]), default=(0, 0))
+            scores[split] = coalesced_bytes(schedule, node, (loops[split - 1], loops[-1]))
+    split = max(scores, key=lambda s: (scores[s], -s), default=0)
+    best = scores.get(split, 0)
     total = sum(schedule.bytes_of(access) for access in accesses_of(node))
     if split:
         dims = (group("y", loops[:split], extents, 0, 2), group("x", loops[split:], extents, 1, 2))
@@ -92,7 +102,10 @@ def _pointwise_space(schedule: Schedule, node: ScheduleNode) -> tuple[BlockSpace
         reason = f"one dimension coalesces {best} of {total} bytes and no rectangle coalesces more"
     decision = Decision(
         "tiling", node.name, f"{len(dims)}-D", reason, ("1-D", "2-D"),
-        tuple((f"coalesced bytes along {loop}", amount) for loop, amount in votes.items()),
+        tuple(
+            (f"bytes coalesced by {loops[split - 1]} x {loops[-1]}" if split else "bytes coalesced in 1-D", amount)
+            for split, amount in scores.items()
+        ),
     )  # fmt: skip
     return BlockSpace(dims), decision
 
