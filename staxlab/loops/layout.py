@@ -85,6 +85,17 @@ def same_stride(shape: Sequence[int], first: Sequence[int], second: Sequence[int
     return numel(shape) == 0 or all(n == 1 or a == b for n, a, b in zip(shape, first, second, strict=True))
 
 
+def is_injective(shape: Sequence[int], stride: Sequence[int]) -> bool:
+    """Whether no two elements share an address (gaps are fine), decided by nesting: each stride, in increasing order,
+    must clear what the smaller ones span. Sound, and complete for layouts eager execution allocates."""
+    span = 0
+    for step, extent in sorted((step, extent) for step, extent in zip(stride, shape, strict=True) if extent > 1):
+        if step <= span:
+            return numel(shape) == 0
+        span += step * (extent - 1)
+    return True
+
+
 def is_dense(shape: Sequence[int], stride: Sequence[int]) -> bool:
     """Whether the elements fill a block of storage without gaps or overlaps."""
     expected = 1

@@ -31,6 +31,12 @@ def is_random(func: Any) -> bool:
 
 
 @lru_cache(maxsize=4096)
+def is_view(func: Any) -> bool:
+    """Whether an operator's results look at its first argument's memory."""
+    return any(r.alias_info is not None and not r.alias_info.is_write for r in func._schema.returns)
+
+
+@lru_cache(maxsize=4096)
 def decomposition_of(func: Any) -> Callable[..., Any] | None:
     """The rule that takes ``func`` apart: ours, PyTorch's table's, the composite's own body, or None.
 
@@ -40,7 +46,7 @@ def decomposition_of(func: Any) -> Callable[..., Any] | None:
     from torch._decomp import decomposition_table
 
     if func._schema.is_mutable:
-        return func.decompose if func._can_decompose() else None
+        return None
     rule = DECOMPOSITIONS.get(func) or decomposition_table.get(func)
     if rule is not None:
         return rule
@@ -69,3 +75,27 @@ def written_arguments(func: Any, args: tuple, kwargs: dict[str, Any]) -> list[to
     if hidden is not None and len(args) > hidden[0] and args[hidden[0]]:
         written += [args[place] for place in hidden[1] if isinstance(args[place], torch.Tensor)]
     return written
+
+
+@lru_cache(maxsize=1024)
+def _schema_arguments(func: Any) -> tuple[tuple[str, bool, bool, Any], ...]:
+    return tuple((a.name, a.kwarg_only, a.has_default_value(), a.default_value) for a in func._schema.arguments)
+
+
+def complete_arguments(func: Any, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
+    """The call with its schema's defaults filled in, as Listing 5.1 shows them (``alpha=1``); ``None`` defaults of
+    keyword-only arguments are left out, they say nothing."""
+    positional = list(args)
+    named = dict(kwargs)
+    for place, (name, keyword_only, has_default, default) in enumerate(_schema_arguments(func)):
+        if keyword_only:
+            if name not in named and has_default and default is not None:
+                named[name] = default
+        elif place >= len(positional):
+            if name in named:
+                positional.append(named.pop(name))
+            elif has_default:
+                positional.append(list(default) if isinstance(default, list) else default)
+            else:
+                break
+    return tuple(positional), named

@@ -6,111 +6,38 @@ the real sample, node by node, under a dispatch mode that writes down every over
 :class:`OperatorGraph` over ``aten`` overloads, which is all the back end ever sees.
 
 Two rewritings happen on the way. An operator outside the back end's *basis* (Definition 4.2: the overloads it has a
-lowering rule or a library call for) is replaced by its rule from PyTorch's decomposition table, run under the same mode
-so that its parts are recorded and, where needed, decomposed in turn; this ends because the rules refer to one another
-without cycles (Proposition 4.3). Random operators stay whole: taken apart they would consume the random state
-differently. And what the graph must not contain, because a later run could differ from the sample, is written down as
-an :class:`Obstacle`: an operator whose result's shape or Python value depends on data, a write into a tensor.
+lowering rule or a library call for) is replaced by its decomposition rule, run under the same mode so that its parts
+are recorded and, where needed, decomposed in turn; this ends because the rules refer to one another without cycles
+(Proposition 4.3). Random operators stay whole: taken apart they would consume the random state differently. And writes
+into tensors become new values (:mod:`.functionalize`). What the graph must not contain, because a later run could
+differ from the sample, is written down as an :class:`Obstacle`.
 
 The sample is executed for real (Section 3.3), one eager execution; intermediates die as they do in eager mode, since
-the recorder knows tensors by identity through weak references only.
+the recorder knows tensors by identity through weak references only (:mod:`.tensors`).
 """
 
 from __future__ import annotations
 
 import operator
-import weakref
-from collections.abc import Iterable
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ..capture.graph import Graph, Node, TensorMeta, describe_value
+from ..capture.graph import Graph, Node, describe_value
 from ..capture.module import GraphModule, Interpreter
 from ..options import Options
 from ..provenance import NO_ORIGINS, Origins, SourceLocation
-from .basis import decomposition_of, is_random, written_arguments
+from .basis import complete_arguments, decomposition_of, is_random, is_view, written_arguments
+from .functionalize import Functionalizer, NotCovered
+from .graph import Decomposed, Obstacle, OperatorGraph
 from .structure import flatten, rebuild
+from .tensors import TensorTable, ViewStep, storage_key
+
+__all__ = ["Decomposed", "Obstacle", "OperatorGraph", "Recorder", "record"]
 
 aten = torch.ops.aten
-
-
-@dataclass(frozen=True)
-class Obstacle:
-    """Why a region cannot be compiled as a pure function of its inputs: the node, the reason, the user's line."""
-
-    node: str
-    kind: str  # "mutation", "data-dependent", "dynamic-shape", "unknown-tensor"
-    reason: str
-    location: SourceLocation | None = None
-
-    def __str__(self) -> str:
-        return f"%{self.node}: {self.reason}" + (f" ({self.location})" if self.location else "")
-
-
-@dataclass(frozen=True)
-class Decomposed:
-    """One operator taken apart: its overload, the names of the nodes its rule was recorded as, the user's line."""
-
-    operator: str
-    into: tuple[str, ...]
-    origins: Origins = NO_ORIGINS
-    location: SourceLocation | None = None
-
-    def __str__(self) -> str:
-        return f"{self.operator} -> {', '.join('%' + name for name in self.into) or 'nothing'}"
-
-
-@dataclass(frozen=True)
-class OperatorGraph:
-    """The recorded graph of ``aten`` overloads.
-
-    ``module`` runs it (placeholders in the order of ``record``'s inputs, constants in ``module.constants``).
-    ``mutations`` are the nodes that write into a tensor; ``obstacles`` everything that keeps the graph from being a
-    pure function of its inputs, mutations included: lowering needs the list to be empty. ``decomposed`` logs the rules
-    of the decomposition table that were used.
-    """
-
-    module: GraphModule
-    inputs: tuple[TensorMeta | Any, ...]
-    mutations: tuple[Node, ...] = ()
-    obstacles: tuple[Obstacle, ...] = ()
-    decomposed: tuple[Decomposed, ...] = ()
-
-    @property
-    def graph(self) -> Graph:
-        return self.module.graph
-
-    @property
-    def is_pure(self) -> bool:
-        return not self.obstacles
-
-    @property
-    def output_leaves(self) -> list[Any]:
-        """What the program returns, flattened: nodes and Python constants, left to right."""
-        return flatten(self.graph.output.args[0])
-
-    def rebuild(self, leaves: Iterable[Any]) -> Any:
-        """The program's output structure with other leaves, in the order of :attr:`output_leaves`."""
-        return rebuild(self.graph.output.args[0], leaves)
-
-    def format(self) -> str:
-        lines = [self.graph.format()]
-        if self.decomposed:
-            lines += ["decomposed:"] + [f"    {entry}" for entry in self.decomposed]
-        if self.obstacles:
-            lines += ["obstacles:"] + [f"    {obstacle}" for obstacle in self.obstacles]
-        return "\n".join(lines)
-
-    __str__ = format
-
-    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
-        from ..view import mimebundle
-
-        return mimebundle(self)
 
 
 def record(
@@ -126,51 +53,9 @@ def record(
     implements (None: everything, nothing is decomposed). One eager execution in time;
     memory as eager. Exceptions of the program itself pass through with a note naming the node.
     """
-    recorder = _Recorder(module, basis)
+    recorder = Recorder(module, basis)
     with torch.no_grad():
         return recorder.trace(inputs)
-
-
-class _TensorTable:
-    """Which node defines a tensor. Tensors are known by identity, held weakly: an entry is only believed while its
-    weak reference still leads to the very tensor asked for, because a dead tensor's id may be given out again."""
-
-    def __init__(self) -> None:
-        self._by_id: dict[int, tuple[weakref.ref, Node]] = {}
-        self._by_storage: dict[int, list[tuple[weakref.ref, Node]]] = {}
-
-    def put(self, tensor: torch.Tensor, node: Node) -> None:
-        entry = (weakref.ref(tensor), node)
-        self._by_id[id(tensor)] = entry
-        shared = self._by_storage.setdefault(_storage_key(tensor), [])
-        shared[:] = [old for old in shared if old[0]() is not None]
-        shared.append(entry)
-
-    def get(self, tensor: torch.Tensor) -> Node | None:
-        reference, node = self._by_id.get(id(tensor), (None, None))
-        return node if reference is not None and reference() is tensor else None
-
-    def forget(self, nodes: set[Node]) -> None:
-        """Drop what is known of tensors these nodes defined."""
-        self._by_id = {key: entry for key, entry in self._by_id.items() if entry[1] not in nodes}
-        for shared in self._by_storage.values():
-            shared[:] = [entry for entry in shared if entry[1] not in nodes]
-
-    def sharing_storage(self, tensor: torch.Tensor) -> Node | None:
-        """A node whose live tensor has the same memory and dtype (``x.data`` bypasses the dispatcher)."""
-        key = _storage_key(tensor)
-        for reference, node in self._by_storage.get(key, ()):
-            known = reference()
-            if known is not None and _storage_key(known) == key and known.dtype == tensor.dtype:
-                return node
-        return None
-
-
-def _storage_key(tensor: torch.Tensor) -> int:
-    try:
-        return tensor.untyped_storage()._cdata
-    except (NotImplementedError, RuntimeError):  # sparse and other tensors without one storage
-        return -id(tensor)
 
 
 @dataclass
@@ -195,7 +80,7 @@ class _Log:
             del entries[length:]
 
 
-class _Recorder(TorchDispatchMode):
+class Recorder(TorchDispatchMode):
     """The dispatch mode that writes down what passes through it."""
 
     @classmethod
@@ -208,7 +93,8 @@ class _Recorder(TorchDispatchMode):
         self.basis = basis
         self.graph = Graph()
         self.constants: dict[str, Any] = {}
-        self.table = _TensorTable()
+        self.table = TensorTable()
+        self.writes = Functionalizer(self)
         self.position = _Position()
         self.log = _Log()
         self.trusted: dict[int, torch.Tensor] = {}  # literals of the program, by id
@@ -216,20 +102,17 @@ class _Recorder(TorchDispatchMode):
     # -- the run ------------------------------------------------------------------------------------------------------
 
     def trace(self, inputs: list[Any]) -> OperatorGraph:
-        for placeholder, value in zip(self.module.graph.placeholders, inputs, strict=True):
-            node = self.graph.placeholder(
-                placeholder.name, origins=placeholder.origins, location=placeholder.location, val=describe_value(value)
-            )
-            if isinstance(value, torch.Tensor):
-                self.table.put(value, node)
         for value in self.module.constants.values():
             if isinstance(value, torch.Tensor):
                 self.trusted[id(value)] = value
+        self._define_inputs(inputs)
         with self:
             result = _NodeByNode(self).run(*inputs)
         self.position = _Position()
-        self.graph.set_output(rebuild(result, [self._leaf(leaf) for leaf in flatten(result)]))
-        self._remove_dead()
+        outputs = rebuild(result, [self._output(leaf) for leaf in flatten(result)])
+        write_backs = self._write_back(inputs)
+        self.graph.set_output(outputs)
+        self._remove_dead(write_backs)
         self.graph.check()
         alive = set(self.graph.nodes)
         obstacles = tuple(
@@ -240,18 +123,68 @@ class _Recorder(TorchDispatchMode):
         return OperatorGraph(
             GraphModule(self.graph, self.constants),
             tuple(describe_value(value) for value in inputs),
+            tuple(write_backs),
             tuple(node for node in self.log.mutations if node in alive),
             obstacles,
             tuple(self.log.decomposed),
         )
 
-    def _leaf(self, value: Any) -> Any:
-        return self._node_of(value) if isinstance(value, torch.Tensor) else value
+    def _define_inputs(self, inputs: list[Any]) -> None:
+        owners: dict[int, Any] = {}
+        for placeholder, value in zip(self.module.graph.placeholders, inputs, strict=True):
+            node = self.graph.create(
+                "placeholder",
+                placeholder.target,
+                name=placeholder.name,
+                origins=placeholder.origins,
+                location=placeholder.location,
+                val=describe_value(value),
+            )
+            if not isinstance(value, torch.Tensor):
+                continue
+            memory = self.table.define(value, node).memory
+            memory.placeholder = node
+            first = owners.setdefault(storage_key(value), memory)
+            if first is not memory:
+                memory.protected = first.protected = "memory that several inputs share"
 
-    def _remove_dead(self) -> None:
+    def _output(self, leaf: Any) -> Any:
+        """The node of a returned value. What looks at a modified input is, as in eager execution, that input itself
+        (its contents will have been written back), not the value the input was given."""
+        if not isinstance(leaf, torch.Tensor):
+            return leaf
+        entry = self.table.get(leaf)
+        if entry is None or entry.memory.placeholder is None or entry.memory.version == 0:
+            return self.node_of(leaf)
+        node, tensor = entry.memory.placeholder, entry.memory.value
+        for step in entry.chain:
+            tensor = step(tensor)
+            node = self._create(
+                "call_function", step.function, (node, *step.args), dict(step.kwargs), describe_value(tensor)
+            )
+            if step.part is not None:
+                node = self._create("call_function", operator.getitem, (node, step.part), {}, describe_value(tensor))
+        return node
+
+    def _write_back(self, inputs: list[Any]) -> list[Node]:
+        """The only effect that remains: every modified input gets its new contents."""
+        nodes = []
+        for value in inputs:
+            entry = self.table.get(value) if isinstance(value, torch.Tensor) else None
+            if entry is not None and entry.memory.placeholder is not None and entry.memory.version > 0:
+                placeholder, contents = entry.memory.placeholder, self.table.get(entry.memory.value).node
+                self.position = _Position(contents.origins, contents.location)
+                nodes.append(
+                    self._create(
+                        "call_function", aten.copy_.default, (placeholder, contents), {}, describe_value(value)
+                    )
+                )
+        return nodes
+
+    def _remove_dead(self, write_backs: list[Node]) -> None:
         """Operators nobody reads go, unless running them is their point: random ones advance the generator, writes
         are effects, and obstacles must be seen."""
-        kept = {node for node, _, _ in self.log.obstacles}
+        kept = {node for node, _, _ in self.log.obstacles} | set(write_backs)
         for node in reversed(self.graph.nodes):
             effect = node in kept or (isinstance(node.target, torch._ops.OpOverload) and is_random(node.target))
             if node.op in ("call_function", "get_attr") and not node.users and not effect:
@@ -263,6 +196,13 @@ class _Recorder(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict[str, Any] | None = None) -> Any:
         kwargs = kwargs or {}
+        written = written_arguments(func, args, kwargs)
+        if written:
+            try:
+                return self.writes.write(func, args, kwargs)
+            except NotCovered as reason:
+                return self._write_for_real(func, args, kwargs, written, str(reason))
+        args, kwargs = self.writes.present(args), self.writes.present(kwargs)
         if self.basis is not None and func not in self.basis and not is_random(func):
             done, result = self._try_decomposition(func, args, kwargs)
             if done:
@@ -270,6 +210,25 @@ class _Recorder(TorchDispatchMode):
         result = func(*args, **kwargs)
         self._write_down(func, args, kwargs, result)
         return result
+
+    def _write_for_real(
+        self, func: Any, args: tuple, kwargs: dict[str, Any], written: list[torch.Tensor], reason: str
+    ) -> Any:
+        """A write that is not covered: an obstacle. The run goes on, on copies where memory is not the program's."""
+        node_args, node_kwargs = complete_arguments(func, self._nodes_for(args), self._nodes_for(kwargs))
+        targets = [self.table.get(target) for target in written]
+        owned = all(entry.memory.placeholder is None and not entry.memory.protected for entry in targets)
+        args, kwargs = self.writes.present(args), self.writes.present(kwargs)
+        if not owned:
+            args, kwargs = _cloned(args), _cloned(kwargs)
+        result = func(*args, **kwargs)
+        node = self._create("call_function", func, node_args, node_kwargs, describe_value(result))
+        self.log.mutations.append(node)
+        names = ", ".join(f"%{entry.node.name}" for entry in targets)
+        self.log.obstacles.append((node, "mutation", f"{func} writes into {names}: {reason}"))
+        known = {id(leaf) for leaf in flatten((args, kwargs)) if isinstance(leaf, torch.Tensor)} if owned else set()
+        self._register(node, result, known)
+        return result if func._schema.returns else None
 
     def _try_decomposition(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> tuple[bool, Any]:
         """Run the rule for ``func`` under this mode. All or nothing: a rule that refuses, fails, or would make the
@@ -284,7 +243,7 @@ class _Recorder(TorchDispatchMode):
                 result = rule(*args, **kwargs)
             added = self.graph.nodes[mark:]
             failed = (
-                result is NotImplemented or self.log.lengths()[:2] != before[:2] or any(map(self._is_foreign, added))
+                result is NotImplemented or len(self.log.obstacles) > before[1] or any(map(self._is_foreign, added))
             )
         except Exception:  # whatever a rule trips over, the operator itself will either do or report properly
             failed, result = True, None
@@ -310,33 +269,37 @@ class _Recorder(TorchDispatchMode):
         self.log.truncate(lengths)
 
     def _write_down(self, func: Any, args: tuple, kwargs: dict[str, Any], result: Any) -> None:
-        written = written_arguments(func, args, kwargs)
-        arguments = {id(leaf) for leaf in flatten((args, kwargs)) if isinstance(leaf, torch.Tensor)}
         if func is aten.lift_fresh.default:
             self.trusted[id(args[0])] = args[0]  # torch.tensor([1., 2.]): a literal of the program
-        if not written and isinstance(result, torch.Tensor) and id(result) in arguments:
+        if isinstance(result, torch.Tensor) and any(result is leaf for leaf in flatten((args, kwargs))):
             return  # an operator that hands its argument back is no operation
         node_args, node_kwargs = complete_arguments(func, self._nodes_for(args), self._nodes_for(kwargs))
         node = self._create("call_function", func, node_args, node_kwargs, describe_value(result))
-        if written:
-            self.log.mutations.append(node)
-            names = ", ".join(f"%{target.name}" for target in map(self._node_of, written))
-            self.log.obstacles.append((node, "mutation", f"{func} writes into {names}"))
         self._note_dependence_on_data(node, func, args, result)
-        self._register(node, result, arguments if written else set())
+        self._register(node, result, set(), (func, args, kwargs) if is_view(func) else None)
 
-    def _register(self, node: Node, result: Any, arguments: set[int]) -> None:
-        """Remember which tensors ``node`` defines; results of an operator with several get a ``getitem`` each."""
+    def _register(self, node: Node, result: Any, known: set[int], view: tuple | None = None) -> None:
+        """Remember which tensors ``node`` defines; results of an operator with several get a ``getitem`` each.
+        ``view`` is the call of a view operator, whose results look at its first argument's memory."""
         if isinstance(result, torch.Tensor):
-            if id(result) not in arguments:  # an in-place operator returns its argument, which keeps its own node
-                self.table.put(result, node)
-            return
-        if isinstance(result, (tuple, list)):
+            self._define(result, node, known, view, None)
+        elif isinstance(result, (tuple, list)):
             for position, part in enumerate(result):
-                if isinstance(part, torch.Tensor) and id(part) not in arguments:
+                if isinstance(part, torch.Tensor) and id(part) not in known:
                     name, val = f"{node.name}_{position}", describe_value(part)
                     item = self._create("call_function", operator.getitem, (node, position), {}, val, name=name)
-                    self.table.put(part, item)
+                    self._define(part, item, known, view, position)
+
+    def _define(self, tensor: torch.Tensor, node: Node, known: set[int], view: tuple | None, part: int | None) -> None:
+        if id(tensor) in known:
+            return
+        if tensor.layout != torch.strided or tensor.is_quantized:
+            self.log.obstacles.append((node, "unsupported-tensor", f"a tensor of layout {tensor.layout}"))
+        if view is not None and isinstance(view[1][0], torch.Tensor) and self.table.get(view[1][0]) is not None:
+            func, args, kwargs = view
+            self.table.define_view(tensor, node, args[0], ViewStep(func, args[1:], tuple(kwargs.items()), part))
+        else:
+            self.table.define(tensor, node)
 
     def _note_dependence_on_data(self, node: Node, func: Any, args: tuple, result: Any) -> None:
         tags = func.tags
@@ -361,27 +324,37 @@ class _Recorder(TorchDispatchMode):
         )
 
     def _nodes_for(self, argument: Any) -> Any:
-        return rebuild(argument, [self._leaf(leaf) for leaf in flatten(argument)])
+        return rebuild(
+            argument, [self.node_of(leaf) if isinstance(leaf, torch.Tensor) else leaf for leaf in flatten(argument)]
+        )
 
-    def _node_of(self, tensor: torch.Tensor) -> Node:
-        node = self.table.get(tensor)
-        if node is not None:
-            return node
+    def node_of(self, tensor: torch.Tensor) -> Node:
+        """The node that defines a tensor's value as of now; a constant for a tensor no operator made."""
+        if self.writes.active:
+            self.writes.current(tensor)
+        entry = self.table.get(tensor)
+        if entry is not None:
+            return entry.node
         base = self.table.sharing_storage(tensor) if id(tensor) not in self.trusted else None
-        if base is not None:
-            # Made without the dispatcher (x.data, x.numpy() and back): the same memory seen through a known tensor.
-            offset = tensor.storage_offset()
-            offset = None if offset == base.val.storage_offset else offset
-            node = self._create(
-                "call_function",
-                aten.as_strided.default,
-                (base, list(tensor.shape), list(tensor.stride()), offset),
-                {},
-                describe_value(tensor),
-            )
-            self.table.put(tensor, node)
-            return node
+        return self._constant(tensor) if base is None else self._unseen_view(tensor, base)
+
+    def _unseen_view(self, tensor: torch.Tensor, base: torch.Tensor) -> Node:
+        """A tensor made without the dispatcher (``x.data``): the memory of a known one, seen alike or otherwise."""
+        alike = tensor.stride() == base.stride() and tensor.storage_offset() == base.storage_offset()
+        if alike and tensor.shape == base.shape:
+            step = ViewStep(aten.alias.default, ())
+        else:
+            offset = None if tensor.storage_offset() == base.storage_offset() else tensor.storage_offset()
+            step = ViewStep(aten.as_strided.default, (list(tensor.shape), list(tensor.stride()), offset))
+        node = self._create(
+            "call_function", step.function, (self.node_of(base), *step.args), {}, describe_value(tensor)
+        )
+        self.table.define_view(tensor, node, base, step)
+        return node
+
+    def _constant(self, tensor: torch.Tensor) -> Node:
         name = next((n for n, value in self.module.constants.items() if value is tensor), None)
+        literal = name is None
         if name is None or name in self.constants:
             count = len(self.constants)
             while f"constant{count}" in self.constants or f"constant{count}" in self.module.constants:
@@ -391,14 +364,20 @@ class _Recorder(TorchDispatchMode):
         node = self._create("get_attr", name, (), {}, describe_value(tensor), name=name)
         if id(tensor) not in self.trusted:
             self.log.obstacles.append((node, "unknown-tensor", "a tensor that no recorded operator made"))
-        self.table.put(tensor, node)
+        memory = self.table.define(tensor, node).memory
+        if not literal:
+            memory.protected = "a constant of the program"
         return node
+
+
+def _cloned(structure: Any) -> Any:
+    return rebuild(structure, [x.clone() if isinstance(x, torch.Tensor) else x for x in flatten(structure)])
 
 
 class _NodeByNode(Interpreter):
     """The interpreter that tells the recorder which captured node is being executed."""
 
-    def __init__(self, recorder: _Recorder):
+    def __init__(self, recorder: Recorder):
         super().__init__(recorder.module)
         self.recorder = recorder
 
@@ -413,27 +392,3 @@ _INDEXED = (aten.index.Tensor, aten._unsafe_index.Tensor)
 _METADATA_QUERIES = tuple(f"aten::{name}" for name in ("sym_", "size", "stride", "dim", "numel", "is_same_size")) + (
     "prim::",
 )
-
-
-@lru_cache(maxsize=1024)
-def _schema_arguments(func: Any) -> tuple[tuple[str, bool, bool, Any], ...]:
-    return tuple((a.name, a.kwarg_only, a.has_default_value(), a.default_value) for a in func._schema.arguments)
-
-
-def complete_arguments(func: Any, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
-    """The call with its schema's defaults filled in, as Listing 5.1 shows them (``alpha=1``); ``None`` defaults of
-    keyword-only arguments are left out, they say nothing."""
-    positional = list(args)
-    named = dict(kwargs)
-    for place, (name, keyword_only, has_default, default) in enumerate(_schema_arguments(func)):
-        if keyword_only:
-            if name not in named and has_default and default is not None:
-                named[name] = default
-        elif place >= len(positional):
-            if name in named:
-                positional.append(named.pop(name))
-            elif has_default:
-                positional.append(list(default) if isinstance(default, list) else default)
-            else:
-                break
-    return tuple(positional), named

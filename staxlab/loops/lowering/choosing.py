@@ -135,7 +135,8 @@ def activation(*names: str):
 
             return call.pointwise(element, x, operand_dtype=dtype)
 
-        return lowering(*names)(rule)
+        lowering(*names)(rule)
+        return function
 
     return register
 

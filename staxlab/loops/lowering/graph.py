@@ -15,7 +15,7 @@ import torch
 
 from ...capture.graph import Node, TensorMeta, map_nodes
 from ...errors import LoweringError
-from ...operators.record import OperatorGraph
+from ...operators.graph import OperatorGraph
 from ...operators.structure import flatten, rebuild
 from ...options import Decision, DeviceSpec, Options
 from ..body import record
@@ -31,7 +31,7 @@ from ..ir import (
     OutputReference,
     Pointwise,
 )
-from ..layout import contiguous_stride, is_dense, layout_through, same_stride
+from ..layout import contiguous_stride, is_injective, layout_through, same_stride
 from ..ops import Ops
 from ..realize import DEEPEST_NESTING, LONG_CHAIN, Cost, decide, required
 from .call import Call
@@ -80,7 +80,10 @@ class GraphLowering:
                 where=first.location,
                 remedy="run the region through PyTorch's operators, or rewrite this line",
             )
+        write_backs = set(self.operators.write_backs)
         for node in self.operators.graph:
+            if node in write_backs:
+                continue  # after everything that reads the input's old contents
             if node.op == "placeholder":
                 self.values[node] = self._input(node)
             elif node.op == "get_attr":
@@ -89,6 +92,8 @@ class GraphLowering:
                 self.values[node] = self._call(node)
             else:
                 outputs = tuple(self._output(leaf) for leaf in flatten(node.args[0]))
+        for node in self.operators.write_backs:
+            self._call(node)
         return LoopProgram(tuple(self.inputs), self._ordered(outputs), outputs, tuple(self.decisions))
 
     def _input(self, node: Node) -> Any:
@@ -153,7 +158,7 @@ class GraphLowering:
                     where=node.location,
                 )
             box = value.box
-            if value.view is None and not box.is_stored and is_dense(meta.shape, meta.stride):
+            if value.view is None and not box.is_stored and is_injective(meta.shape, meta.stride):
                 box.stride = meta.stride
             box.label = box.label or node.name
         pending, self.pending = self.pending, []
@@ -225,7 +230,8 @@ class GraphLowering:
 
     def _extern(self, node: Node, args: tuple, kwargs: dict[str, Any], declined: str | None) -> Any:
         """Let PyTorch run the operator: arguments in memory as eager has them, results with eager's layouts."""
-        reason = "library" if node.target in LIBRARY or _is_random(node.target) else "fallback"
+        meant = node.target in LIBRARY or _is_random(node.target) or node in self.operators.write_backs
+        reason = "library" if meant else "fallback"
         if reason == "fallback" and self.options.strict_native:
             why = f" for this case ({declined})" if declined else ""
             raise LoweringError(
@@ -272,7 +278,7 @@ class GraphLowering:
         possible in place."""
         box = value.box
         if not box.is_stored:
-            if value.view is None and is_dense(meta.shape, meta.stride):
+            if value.view is None and is_injective(meta.shape, meta.stride):
                 box.stride = meta.stride
             self.realize(box, reason)
         layout = layout_through(box.layout, value.view)
@@ -280,7 +286,7 @@ class GraphLowering:
             return box.name, Layout(meta.shape, meta.stride, layout.dtype, layout.device, layout.offset)
         copy = Box(value.shape, value.dtype, value.device, None)
         copy.data = Pointwise(value.shape, value.dtype, lambda ops, index: value.load(ops, index), value.origins)
-        if is_dense(meta.shape, meta.stride):
+        if is_injective(meta.shape, meta.stride):
             copy.stride = meta.stride
         self.realize(copy, f"{reason}, in the layout it needs")
         return copy.name, copy.layout

@@ -1,0 +1,159 @@
+"""Which node defines a tensor, and which memory it looks at.
+
+While a program runs, tensors are known by identity, held weakly so that they die as in eager mode. Each has an
+:class:`Entry`: the node that defines its value, the :class:`Memory` it shares with its views, and the chain of view
+operators that leads to it from the tensor the memory was made for. When a write replaces the contents of a memory
+(Section 4.9) its version rises; an entry with an older version is out of date, and its value is found again by
+replaying its chain on the new contents.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from ..capture.graph import Node
+
+
+@dataclass(eq=False)
+class Memory:
+    """What a tensor and its views share.
+
+    ``value`` holds the contents once a write has replaced them, as a tensor with the geometry of the first tensor of
+    this memory (``stride``). ``placeholder`` is the input's node if the memory belongs to the caller; ``protected``
+    says why nothing may be written into it.
+    """
+
+    stride: tuple[int, ...]
+    version: int = 0
+    value: torch.Tensor | None = None
+    placeholder: Node | None = None
+    protected: str | None = None
+    owner: weakref.ref | None = None
+
+
+@dataclass(eq=False)
+class Owner:
+    """Keeps the first tensor of a memory reachable while views of it live."""
+
+    tensor: torch.Tensor
+
+
+@dataclass(frozen=True)
+class ViewStep:
+    """One view operator of a chain: ``function(viewed, *args, **kwargs)``, then the result number ``part`` if it
+    has several."""
+
+    function: Any
+    args: tuple[Any, ...]
+    kwargs: tuple[tuple[str, Any], ...] = ()
+    part: int | None = None
+
+    def __call__(self, viewed: Any) -> Any:
+        result = self.function(viewed, *self.args, **dict(self.kwargs))
+        return result if self.part is None else result[self.part]
+
+
+@dataclass(eq=False)
+class Entry:
+    """What is known of a tensor object. ``value`` is the tensor that has its contents now, if not the object itself."""
+
+    reference: weakref.ref
+    node: Node
+    memory: Memory
+    chain: tuple[ViewStep, ...] = ()
+    version: int = 0
+    value: torch.Tensor | None = None
+    owner: Owner | None = None
+
+    @property
+    def is_current(self) -> bool:
+        return self.version == self.memory.version
+
+
+@dataclass
+class TensorTable:
+    """Entries by tensor identity. An entry is only believed while its weak reference still leads to the very tensor
+    asked for, because a dead tensor's id may be given out again."""
+
+    _by_id: dict[int, Entry] = field(default_factory=dict)
+    _by_storage: dict[int, list[Entry]] = field(default_factory=dict)
+
+    def define(self, tensor: torch.Tensor, node: Node) -> Entry:
+        """A tensor with memory of its own."""
+        return self._put(tensor, node, Memory(_stride(tensor)), (), None)
+
+    def define_view(self, tensor: torch.Tensor, node: Node, viewed: torch.Tensor, step: ViewStep) -> Entry:
+        """A tensor that looks at the memory of ``viewed``."""
+        known = self.get(viewed)
+        memory = known.memory
+        if known.owner is None:
+            owner = (memory.owner() if memory.owner else None) or Owner(viewed)
+            memory.owner = weakref.ref(owner)
+        else:
+            owner = known.owner
+        entry = self._put(tensor, node, memory, (*known.chain, step), owner)
+        entry.version = known.version
+        return entry
+
+    def rehome(self, tensor: torch.Tensor, memory: Memory) -> None:
+        """Make ``tensor`` the contents of ``memory``."""
+        entry = self.get(tensor)
+        entry.memory, entry.chain, entry.owner = memory, (), None
+        memory.version += 1
+        memory.value = tensor
+        entry.version = memory.version
+
+    def _put(
+        self, tensor: torch.Tensor, node: Node, memory: Memory, chain: tuple[ViewStep, ...], owner: Owner | None
+    ) -> Entry:
+        key = id(tensor)
+
+        def died(reference: weakref.ref) -> None:
+            if key in self._by_id and self._by_id[key].reference is reference:
+                del self._by_id[key]
+
+        entry = Entry(weakref.ref(tensor, died), node, memory, chain, memory.version, None, owner)
+        self._by_id[key] = entry
+        shared = self._by_storage.setdefault(storage_key(tensor), [])
+        shared[:] = [old for old in shared if old.reference() is not None]
+        shared.append(entry)
+        return entry
+
+    def get(self, tensor: torch.Tensor) -> Entry | None:
+        entry = self._by_id.get(id(tensor))
+        return entry if entry is not None and entry.reference() is tensor else None
+
+    def forget(self, nodes: set[Node]) -> None:
+        """Drop what is known of tensors these nodes defined."""
+        self._by_id = {key: entry for key, entry in self._by_id.items() if entry.node not in nodes}
+        for shared in self._by_storage.values():
+            shared[:] = [entry for entry in shared if entry.node not in nodes]
+
+    def sharing_storage(self, tensor: torch.Tensor) -> torch.Tensor | None:
+        """A known live tensor with the same memory and dtype (``x.data`` makes tensors the dispatcher never sees)."""
+        key = storage_key(tensor)
+        for entry in self._by_storage.get(key, ()):
+            known = entry.reference()
+            if known is not None and storage_key(known) == key and known.dtype == tensor.dtype and known is not tensor:
+                return known
+        return None
+
+    def __iter__(self) -> Iterator[Entry]:
+        return iter(list(self._by_id.values()))
+
+
+def _stride(tensor: torch.Tensor) -> tuple[int, ...]:
+    return tuple(tensor.stride()) if tensor.layout == torch.strided else ()
+
+
+def storage_key(tensor: torch.Tensor) -> int:
+    """A number equal for tensors that share memory, while they live."""
+    try:
+        return tensor.untyped_storage()._cdata
+    except (NotImplementedError, RuntimeError):  # sparse and other tensors without one storage
+        return -id(tensor)
