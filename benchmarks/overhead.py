@@ -106,7 +106,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             if not timing.name.startswith("eager") and timing.readings:
                 sizes[timing.name] = max(amortize.minimum_size(2, eager.median / 2, timing.median, bandwidth), 0.0)
         for name, size in sizes.items():
-            print(f"{name}: fusing two operators pays above {size:,.0f} elements at {bandwidth / 1e9:.3g} GB/s (13.6)")
+            above = f"above {size:,.0f} elements" if size > 0 else "at any size"
+            print(f"{name}: fusing two operators pays {above}, at {bandwidth / 1e9:.3g} GB/s (Proposition 13.6)")
     if options.out:
         record = {
             "format": FORMAT,

@@ -74,6 +74,7 @@ def _staxlab(case: Case, inputs: list[torch.Tensor]) -> Side:
 
 
 def _xla(case: Case, inputs: list[torch.Tensor]) -> Side:
+    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # leave the GPU's memory to the other peers
     import jax
     import jax.numpy as jnp
 

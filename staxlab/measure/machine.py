@@ -26,6 +26,7 @@ def machine_record(device: str = "cpu") -> dict[str, Any]:
         "architecture": platform.machine(),
         "system": f"{platform.system()} {platform.release().split('-')[0]}",
         "cores": usable_cores(),
+        "cores_in_all": os.cpu_count(),
         "threads": torch.get_num_threads(),
         "instruction_set": host_instruction_set(),
         "last_level_cache_bytes": last_level_cache(),
@@ -121,7 +122,7 @@ def load_average() -> float | None:
 
 def busy_note(record: dict[str, Any]) -> str | None:
     """A warning when other processes were using the machine before a measurement began; None when it was quiet."""
-    load, cores = record.get("load_average"), record.get("cores") or 1
+    load, cores = record.get("load_average"), record.get("cores_in_all") or 1
     if load is None or load < 0.5 * cores:
         return None
     return f"the machine was busy before measuring (load {load:g} on {cores} cores): figures may be too low"

@@ -324,6 +324,6 @@ def test_measuring_with_our_own_kernels(small_matmul):
 
 
 def test_a_busy_machine_is_remarked():
-    assert "load 3 on 2 cores" in machine.busy_note({"load_average": 3.0, "cores": 2})
-    assert machine.busy_note({"load_average": 0.2, "cores": 2}) is None
-    assert machine.busy_note({"load_average": None, "cores": 2}) is None
+    assert "load 3 on 2 cores" in machine.busy_note({"load_average": 3.0, "cores_in_all": 2})
+    assert machine.busy_note({"load_average": 0.2, "cores_in_all": 2}) is None
+    assert machine.busy_note({"load_average": None, "cores_in_all": 2}) is None
