@@ -23,6 +23,7 @@ import inspect
 import numbers
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from fractions import Fraction
 from typing import Any, ClassVar
 
@@ -106,6 +107,8 @@ def as_number(answer: Any) -> Value:
         raise Malformed(f"{answer!r} is not a real number")
     if isinstance(answer, Fraction):
         return answer
+    if isinstance(answer, Decimal) and answer.is_finite():
+        return Fraction(answer)
     if isinstance(answer, numbers.Integral):
         return Fraction(int(answer))
     if isinstance(answer, numbers.Real):

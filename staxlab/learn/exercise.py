@@ -83,7 +83,10 @@ class WrongAnswer:
 
 @dataclass(frozen=True)
 class Exercise:
-    """A loaded exercise. ``id`` is the module's name (ex01), ``number`` the chapter's."""
+    """A loaded exercise. ``id`` is the module's name (ex01), ``number`` the chapter's.
+
+    ``harmless`` lists, per field, the changes to a reference function after which it is still a right answer.
+    """
 
     id: str
     number: int
@@ -96,6 +99,7 @@ class Exercise:
     reference: Callable[[Any], Mapping[str, Any]]
     wrong_answers: Callable[[Any], Sequence[WrongAnswer]]
     judges: Callable[[Any, Mapping[str, Any], int | None], Mapping[str, Any]]
+    harmless: Mapping[str, tuple[str, ...]]
 
     @property
     def fields(self) -> tuple[Field, ...]:
@@ -170,6 +174,7 @@ def from_module(module: ModuleType, exercise: str) -> Exercise:
         reference=module.reference,
         wrong_answers=module.wrong_answers,
         judges=module.check,
+        harmless=getattr(module, "HARMLESS", {}),
     )
 
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 import ast
 import difflib
 import math
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
@@ -64,14 +65,18 @@ def parse_formula(text: str, names: tuple[str, ...]) -> Formula:
     if len(cleaned) > MAX_LENGTH:
         raise FormulaError(f"the formula has {len(cleaned)} characters, more than {MAX_LENGTH}")
     try:
-        tree = ast.parse(cleaned, mode="eval").body
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # "1or 2" is an error here in any case
+            tree = ast.parse(cleaned, mode="eval").body
     except SyntaxError as error:
         hint = "; write products with *, as in 8*n" if _implicit_product(cleaned) else ""
         if "=" in cleaned:
             hint = "; give the right-hand side only, without an equals sign"
         raise FormulaError(f"{cleaned!r} is not a formula ({error.msg}){hint}") from None
-    except (RecursionError, MemoryError, ValueError):
+    except (RecursionError, MemoryError):
         raise FormulaError("the formula is nested too deeply") from None
+    except ValueError:
+        raise FormulaError(f"{cleaned!r} holds characters that cannot stand in a formula") from None
     try:
         _check(tree, frozenset(names))
     except RecursionError:

@@ -13,6 +13,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import partial
 from typing import Any
 
 from ..errors import MissingDependencyError
@@ -106,7 +107,10 @@ def _grade(
             verdicts[field.name] = malformed(field.complaint(str(problem)))
         except Exception as error:  # an object whose repr, comparison or conversion raises
             verdicts[field.name] = malformed(field.complaint(f"reading it raised {type(error).__name__}: {error}"))
-    judges = exercise.judges(variant, read, seed)
+    try:
+        judges = exercise.judges(variant, read, seed)
+    except Exception as error:
+        judges = dict.fromkeys(read, partial(_fail, error))
     results = []
     for part in parts:
         items = []
@@ -127,6 +131,10 @@ def _judge(field: Field, judge: Any, value: Any) -> Verdict:
     except Exception as error:
         # A defect of the checker. It costs the student nothing but an explanation, and the rest is still judged.
         return unchecked(f"The checker of {field.name} failed ({type(error).__name__}: {error}). Please report this.")
+
+
+def _fail(error: Exception, value: Any) -> Verdict:
+    raise error
 
 
 def _write_down(

@@ -58,14 +58,16 @@ class Slip:
 
 
 def number_text(value: Value) -> str:
-    """``12,345``, ``4/7 (0.5714)``, ``0.1``"""
+    """``12,345``, ``4/7 (0.571429)``, ``0.1``; numbers too long to print as a power of ten."""
     if isinstance(value, float):
         return f"{value:.10g}"
+    digits = max(value.numerator.bit_length(), value.denominator.bit_length())
+    if digits > 200:
+        size = value.numerator.bit_length() - value.denominator.bit_length()
+        return f"{'-' if value < 0 else ''}about 10^{round(size * 0.30103)}"
     if value.denominator == 1:
         return f"{value.numerator:,}"
-    if len(str(value)) > 40:
-        return f"{float(value):.10g}"
-    return f"{value} ({float(value):.6g})"
+    return f"{value} ({float(value):.6g})" if digits < 64 else f"{float(value):.10g}"
 
 
 def point_text(point: Mapping[str, Any]) -> str:

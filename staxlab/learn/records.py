@@ -129,6 +129,8 @@ class StudentRecord:
             kinds = (("attempts", list), ("hints", dict), ("hint_log", list))
             if not isinstance(entry, dict) or not all(isinstance(entry.get(key), kind) for key, kind in kinds):
                 raise ValueError(f"the entry of {name} is damaged")
+            if not all(isinstance(attempt, dict) and "parts" in attempt for attempt in entry["attempts"]):
+                raise ValueError(f"the attempts at {name} are damaged")
             if not all(isinstance(count, int) and count >= 0 for count in entry["hints"].values()):
                 raise ValueError(f"the hints of {name} are damaged")
         return data
@@ -144,7 +146,7 @@ class StudentRecord:
         raise OSError(f"no free name to set {path} aside")
 
     def _write(self, data: dict[str, Any]) -> None:
-        text = json.dumps(data, ensure_ascii=False, indent=1) + "\n"
+        text = json.dumps(data, indent=1) + "\n"
         if self.path.exists():
             self._replace(self.previous, lambda temporary: shutil.copyfile(self.path, temporary))
         self._replace(self.path, lambda temporary: Path(temporary).write_text(text, encoding="utf-8"))

@@ -2,7 +2,8 @@
 
 No exercise types in a number it could ask for. What eager execution moves is found by running the function and writing
 down every operator it dispatches (:mod:`staxlab.operators.record`), each priced by the byte model of
-:mod:`staxlab.measure.bytes`; what the least possible traffic is, by following the dependences in the same graph.
+:mod:`staxlab.measure.bytes`; the least possible traffic, by following the dependences in the same graph; and what a
+fused kernel moves, by lowering and scheduling that graph as the compiler does (no code is generated or built).
 """
 
 from __future__ import annotations
@@ -14,8 +15,11 @@ import torch
 
 from ..capture.graph import Graph, describe_value
 from ..capture.module import GraphModule
-from ..measure.bytes import TrafficModel, traffic_model
+from ..loops.lowering import lower
+from ..measure.bytes import TrafficModel, compiled_traffic, eager_traffic, lower_bound
 from ..operators.record import OperatorGraph, record
+from ..options import Options, host_device_spec
+from ..schedule.dependencies import schedule
 
 
 class _EveryOperator(frozenset):
@@ -34,6 +38,10 @@ def eager_operators(function: Callable[..., Any], *inputs: torch.Tensor) -> Oper
     return record(GraphModule(graph, {}), list(inputs), basis=_EveryOperator())
 
 
-def eager_model(function: Callable[..., Any], *inputs: torch.Tensor) -> TrafficModel:
-    """Traffic of eager execution and the least traffic possible, for these inputs (Table 1.1, Proposition 1.1)."""
-    return traffic_model(eager_operators(function, *inputs))
+def byte_model(function: Callable[..., Any], *inputs: torch.Tensor) -> TrafficModel:
+    """Traffic of eager execution, of the compiler's schedule, and the least possible, for these inputs (Table 1.1,
+    Proposition 1.1). The function's operators must all have a lowering, or LoweringError is raised."""
+    operators = eager_operators(function, *inputs)
+    device, options = host_device_spec(), Options(strict_native=True)
+    plan = schedule(lower(operators, device, options), device, options)
+    return TrafficModel(eager_traffic(operators.graph), lower_bound(operators.graph), compiled_traffic(plan))

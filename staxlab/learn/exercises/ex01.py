@@ -32,9 +32,20 @@ from ..machine import Tensors, elements_of
 from ..rubrics import Criterion, Rubric
 from ..schedules import Instance, attains_bound, no_element_can_be_skipped
 from ..variants import BaseVariant
-from .ex01_answers import reference, wrong_answers
+from .ex01_answers import HARMLESS, reference, wrong_answers
 
-__all__ = ["DIFFICULTY", "PARTS", "SECTION", "TITLE", "Variant", "check", "reference", "statement", "wrong_answers"]
+__all__ = [
+    "DIFFICULTY",
+    "HARMLESS",
+    "PARTS",
+    "SECTION",
+    "TITLE",
+    "Variant",
+    "check",
+    "reference",
+    "statement",
+    "wrong_answers",
+]
 
 SECTION = 1
 TITLE = "What fusion saves"
@@ -217,8 +228,8 @@ PARTS = (
         PART_3,
         (
             FormulaIn("bound_without_sum", "lower bound without the sum", 1, "bytes", _BYTES),
-            FormulaIn("saved_with_sum", "proportion saved with the sum", 1, "a share of 1", _SHARE),
-            FormulaIn("saved_without_sum", "proportion saved without the sum", 1, "a share of 1", _SHARE),
+            FormulaIn("saved_with_sum", "proportion saved with the sum, between 0 and 1", 1, "", _SHARE),
+            FormulaIn("saved_without_sum", "proportion saved without the sum, between 0 and 1", 1, "", _SHARE),
             Choice(
                 "change",
                 "removing the sum makes the proportion saved",
@@ -252,9 +263,9 @@ def example(multiplier: int | float, with_sum: bool = True) -> Callable[[torch.T
 
 @lru_cache(maxsize=4096)
 def model(variant: Variant, n: int, with_sum: bool = True) -> TrafficModel:
-    """The byte model of the function on ``n`` rows, from one eager run."""
+    """The byte model of the function on ``n`` rows, from one eager run and one schedule."""
     x = torch.zeros(n, variant.columns, dtype=variant.torch_dtype)
-    return truth.eager_model(example(variant.multiplier, with_sum), x, x.clone())
+    return truth.byte_model(example(variant.multiplier, with_sum), x, x.clone())
 
 
 def eager_bytes(m: TrafficModel) -> Fraction:
@@ -262,8 +273,8 @@ def eager_bytes(m: TrafficModel) -> Fraction:
 
 
 def fused_bytes(m: TrafficModel) -> Fraction:
-    """What a fused kernel moves: each input it depends on once, each output once."""
-    return Fraction(m.bound.nbytes)
+    assert m.compiled is not None and len(m.compiled.rows) == 1, "the compiler no longer fuses this into one kernel"
+    return Fraction(m.compiled.nbytes)
 
 
 def input_bytes(m: TrafficModel) -> Fraction:
@@ -333,7 +344,7 @@ def check(variant: Variant, answers: Mapping[str, Any], seed: int | None) -> dic
         "eager_intensity": _intensity(equals, summed, eager_bytes, answers.get("eager_bytes")),
         "fused_intensity": _intensity(equals, summed, fused_bytes, answers.get("fused_bytes")),
         "schedule": attains_bound(
-            [Instance(size, dict(zip("nC", size, strict=True)) | {"k": variant.multiplier}) for size in SIZES],
+            [Instance((n, columns), {"n": n, "columns": columns, "k": variant.multiplier}) for n, columns in SIZES],
             lambda instance, rng: _small_inputs(instance.size, rng),
             lambda inputs, instance: _output(inputs, instance.size, variant.multiplier),
             registers=REGISTERS,
@@ -471,10 +482,21 @@ def _without_sum(
             Slip("ratio-not-saved", lambda n: 1 / kept(of(n)), ratio, HALF),
         ]
 
-    removed = kept(pointwise(1)) - kept(summed(1))
+    def change(answer: str) -> Verdict:
+        lost = kept(pointwise(1)) - kept(summed(1))
+        reasons = {
+            "larger": "The fused kernel now has to write an output as large as an input, and the eager side loses only "
+            "the sum: compare your two proportions.",
+            "smaller": "Compare your two proportions.",
+            "no different": "The output that must be written has grown, so the two proportions cannot be equal.",
+        }
+        praise = "Right: two round trips are left to remove instead of three, and the floor has risen."
+        truth = "smaller" if lost > 0 else "larger" if lost < 0 else "no different"
+        return one_of(truth, reasons, praise=praise)(answer)
+
     return {
         "bound_without_sum": equals(
-            lambda n: fused_bytes(pointwise(n)),
+            lambda n: Fraction(pointwise(n).bound.nbytes),
             slips=[
                 *_wrong_unit(variant, lambda n: pointwise(n).bound.elements),
                 Slip(
@@ -510,14 +532,5 @@ def _without_sum(
                 Slip("unchanged", lambda n: 1 - kept(summed(n)), "This is the proportion with the sum."),
             ],
         ),
-        "change": one_of(
-            "smaller" if removed > 0 else "larger" if removed < 0 else "no different",
-            {
-                "larger": "The fused kernel now has to write an output as large as an input, and the eager side loses "
-                "only the sum: compare your two proportions.",
-                "smaller": "Compare your two proportions.",
-                "no different": "The output that must be written has grown, so the two proportions cannot be equal.",
-            },
-            praise="Right: two round trips are left to remove instead of three, and the floor has risen.",
-        ),
+        "change": change,
     }
