@@ -55,7 +55,7 @@ def test_ptx_lines_carry_origins():
     assert origins_of(r"ld\.global") == {frozenset({0}), frozenset({1})}
     assert origins_of(r"max\.NaN") == {frozenset({3})}
     assert origins_of("shfl") == {frozenset({99})}  # inlined from Triton's own sum
-    assert origins_of("ret;") == {kernel.origins}
+    assert origins_of(r"%tid\.x") == {kernel.origins}
     assert origins_of(r"st\.global") == {frozenset({99})}
 
 
