@@ -154,9 +154,9 @@ class LoopBody:
         env: dict[int, Any] = {}
         symbols: dict[Symbol, Expr] = {}
 
-        def run(statements: tuple[Statement, ...]) -> None:
+        def run(statements: tuple[Statement, ...], interpreter: Ops) -> None:
             for s in statements:
-                handler = ops.tagged(s.origins)
+                handler = interpreter.tagged(s.origins)
                 if s.operation == "load":
                     env[s.id] = handler.load(s.args[0], s.args[1].substitute(symbols))
                 elif s.operation == "constant":
@@ -169,7 +169,7 @@ class LoopBody:
                     condition, block, other = s.args
 
                     def inner(inner_ops: Ops, block: Block = block) -> Any:
-                        run(block.statements)
+                        run(block.statements, inner_ops)
                         return env[block.result]
 
                     env[s.id] = handler.masked(env[condition], inner, other)
@@ -179,7 +179,7 @@ class LoopBody:
                 else:
                     env[s.id] = handler.apply(s.operation, *(env[a] for a in s.args))
 
-        run(self.statements)
+        run(self.statements, ops)
         return env
 
 

@@ -102,6 +102,36 @@ def test_evaluation_through_strides_and_masks():
     assert torch.equal(result, torch.cat([x.t(), torch.full((1, 2), -1.0)]))
 
 
+def test_a_masked_block_is_replayed_under_the_handler_it_is_given():
+    from staxlab.loops.ops import Ops
+
+    class Spy(Ops):
+        def __init__(self, depth=0):
+            self.depth, self.seen = depth, []
+
+        def index_value(self, expression, dtype):
+            return "position"
+
+        def constant(self, value, dtype):
+            return "constant"
+
+        def apply(self, operation, *operands):
+            return operation
+
+        def load(self, buffer, index):
+            return f"load at depth {self.depth}"
+
+        def masked(self, condition, body, other):
+            return body(Spy(self.depth + 1))
+
+    def compute(ops, i):
+        inside = ops.lt(ops.index_value(i[0], torch.int64), ops.constant(3, torch.int64))
+        return ops.masked(inside, lambda outer: outer.masked(inside, lambda inner: inner.load("x", i[0]), 0.0), 0.0)
+
+    body = record(pointwise({"x": contiguous(8)}, (8,), compute).buffers[0], DTYPES)
+    assert body.replay(Spy()) == "load at depth 2"
+
+
 def test_subscripts_read_at_run_time_wrap_and_are_checked():
     def compute(ops, i):
         position = ops.indirect(ops.load("index", i[0]), Expr.of(5))
