@@ -232,11 +232,11 @@ def configurations(kernel: Any) -> list[tuple[dict[str, int], int, int]]:
         ]
     return [
         ({"XBLOCK": x, "R0_BLOCK": r}, w, s)
-        for x in (1, 2, 4)
-        for r in (512, 1024, 2048, 4096, 8192)
+        for x in (1, 2)
+        for r in (1024, 2048, 4096, 8192)
         for w in (2, 4, 8, 16)
         for s in (1, 3)
-        if 128 * w <= x * r <= 1024 * w and (s == 1 or x == 1) and x * r <= 8192
+        if 256 * w <= x * r <= 1024 * w and x * r <= 8192 and (s == 1 or (x == 1 and w in (4, 8)))
     ]
 
 
