@@ -224,6 +224,7 @@ def run_case(
             readings=settings.readings,
             warmup=settings.warmup,
             device=settings.device,
+            synchronize=lambda: [side.wait() for side in sides.values()],
             pause=settings.pause,
         )
         record_round(result, comparison)

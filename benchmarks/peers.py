@@ -6,7 +6,7 @@ import importlib.util
 import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -16,7 +16,8 @@ from benchmarks.cases import Case
 
 @dataclass(frozen=True)
 class Side:
-    """A case prepared by a peer. ``run()`` does the work and waits for it; ``outputs()`` gives torch tensors.
+    """A case prepared by a peer. ``run()`` does the work (on a GPU: starts it, and ``wait()`` waits for it);
+    ``outputs()`` gives torch tensors.
 
     ``first_call`` is the seconds of the first call, compilation included; ``details`` what else the peer can tell.
     """
@@ -26,6 +27,7 @@ class Side:
     first_call: float
     details: dict[str, Any] = field(default_factory=dict)
     compilation: Any = None
+    wait: Callable[[], None] = lambda: None
 
 
 @dataclass(frozen=True)
@@ -49,7 +51,8 @@ def _torch_side(function: Callable[..., Any], inputs: list[torch.Tensor], **more
     if inputs[0].is_cuda:
         torch.cuda.synchronize()
     first = time.perf_counter() - start
-    return Side(lambda: function(*inputs), lambda: _tensors(function(*inputs)), first, **more)
+    wait = torch.cuda.synchronize if inputs[0].is_cuda else lambda: None
+    return Side(lambda: function(*inputs), lambda: _tensors(function(*inputs)), first, wait=wait, **more)
 
 
 def _eager(case: Case, inputs: list[torch.Tensor]) -> Side:
@@ -70,7 +73,7 @@ def _staxlab(case: Case, inputs: list[torch.Tensor]) -> Side:
         "kernels": [kernel.name for kernel in compilation.kernels],
         "stages_s": dict(compilation.timings),
     }
-    return Side(side.run, side.outputs, side.first_call, details, compilation)
+    return replace(side, details=details, compilation=compilation)
 
 
 def _xla(case: Case, inputs: list[torch.Tensor]) -> Side:
@@ -89,7 +92,18 @@ def _xla(case: Case, inputs: list[torch.Tensor]) -> Side:
     first = time.perf_counter() - start
     import numpy
 
-    return Side(run, lambda: tuple(torch.from_numpy(numpy.array(a)) for a in _tensors(run())), first)
+    def outputs() -> tuple[torch.Tensor, ...]:
+        return tuple(torch.from_numpy(numpy.array(a)) for a in _tensors(run()))
+
+    if not inputs[0].is_cuda:
+        return Side(run, outputs, first)
+    # On a GPU the calls of a reading are queued like everybody's, and only the last one is waited for.
+    last: list[Any] = [None]
+
+    def start_one() -> None:
+        last[0] = function(*arrays)
+
+    return Side(start_one, outputs, first, wait=lambda: jax.block_until_ready(last[0]))
 
 
 def _no_torch_compile(device: str) -> str | None:

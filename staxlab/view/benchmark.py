@@ -110,8 +110,9 @@ def build_run_figure(record: Mapping[str, Any], colours: dict[str, str]) -> Any:
     left.set_ylim(len(record["cases"]) - 0.4, -0.6)
     left.set_xscale("log")
     left.set_xlabel("Speedup over eager (times) with its interval; hollow: first round")
-    highest = max([2.0, *(case["rho"] * 1.3 for case in record["cases"])])
-    right.plot([0.7, highest], [0.7, highest], color=colours["text"], linewidth=1, label="S = rho")
+    ratios = [c["model"]["eager_bytes"] / p["model_bytes"] for c in record["cases"] for p in c["peers"]]
+    ends = [min([0.7, *(r / 1.3 for r in ratios)]), max([2.0, *(r * 1.3 for r in ratios)])]
+    right.plot(ends, ends, color=colours["text"], linewidth=1, label="S = rho")
     right.set(xscale="log", yscale="log")
     right.set_xlabel("Model byte ratio rho (times)")
     right.set_ylabel("Speedup S (times)")

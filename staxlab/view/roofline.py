@@ -10,6 +10,7 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..measure.tables import quantity_text
 from .figures import (
     DASHES,
     MARKERS,
@@ -51,7 +52,7 @@ def build_figure(roofline: Roofline, colours: dict[str, str]) -> Any:
     axes.set_title(roofline.title, loc="left", fontsize=11)
     _draw_ceilings(axes, roofline, left, right)
     for k, point in enumerate(roofline.points):
-        label = f"{point.label}: {point.throughput / 1e9:.3g} GFLOP/s"
+        label = f"{point.label}: {quantity_text(point.throughput, 'FLOP/s')}"
         if math.isfinite(roofline.ridge):
             label += f" ({100 * roofline.fraction(point):.0f}% of the roof)"
         axes.plot(
@@ -67,9 +68,11 @@ def build_figure(roofline: Roofline, colours: dict[str, str]) -> Any:
             linewidth=1,
             color=colours["text"],
         )
+        # Beside the line, on the side that has room.
+        aside = math.log(roofline.ridge / left) > 0.6 * math.log(right / left)
         axes.annotate(
-            f"ridge {roofline.ridge:.3g} FLOP/byte", (roofline.ridge, bottom / 1e9), xytext=(5, 6),
-            textcoords="offset points", color=colours["text"], fontsize=9,
+            f"ridge {roofline.ridge:.3g} FLOP/byte", (roofline.ridge, bottom / 1e9), xytext=(-5 if aside else 5, 6),
+            textcoords="offset points", ha="right" if aside else "left", color=colours["text"], fontsize=9,
         )  # fmt: skip
     colour_axes(axes, colours)
     if entries:

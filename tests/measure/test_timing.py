@@ -115,6 +115,12 @@ def test_short_work_is_repeated_inside_a_reading():
     assert result.median == pytest.approx(1e-6)
 
 
+def test_readings_on_a_gpu_are_longer():
+    clock = FakeClock()
+    result = compare({"a": clock.work(1e-3)}, device="cuda", synchronize=lambda: None, readings=2, clock=clock)
+    assert result["a"].calls >= 10
+
+
 def test_calls_are_not_repeated_when_fixed():
     clock, count = FakeClock(), []
     sample(lambda: count.append(1), readings=4, warmup=3, calls=2, clock=clock)
