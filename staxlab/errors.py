@@ -73,3 +73,7 @@ class FallbackWarning(UserWarning):
 
 class RecompileWarning(UserWarning):
     """A function keeps missing its specialization cache; the message names the component that keeps changing."""
+
+
+class SideEffectWarning(UserWarning):
+    """A side effect on the Python side (printing, appending to a list) happened while tracing and will not happen again."""

@@ -36,17 +36,17 @@ NON_DIFFERENTIABLE = frozenset(
      "heaviside", "nextafter", "tensor", "empty_strided", "new_empty_strided", "bernoulli"}
 )  # fmt: skip
 
-_DATA_REMEDY = "keep the computation in PyTorch operations, or move this step out of the compiled function"
+DATA_REMEDY = "keep the computation in PyTorch operations, or move this step out of the compiled function"
 _GRAD_REMEDY = "call it outside the compiled function: compile the forward computation only"
 REFUSED: dict[str, tuple[str, str]] = {
     **dict.fromkeys(
         ("numpy", "__array__", "__array_wrap__", "__dlpack__", "__dlpack_device__", "apply_", "map_", "map2_"),
-        ("hands tensor data to code outside PyTorch", _DATA_REMEDY),
+        ("hands tensor data to code outside PyTorch", DATA_REMEDY),
     ),
     **dict.fromkeys(
         ("data_ptr", "untyped_storage", "storage", "_typed_storage", "share_memory_", "is_set_to", "set_", "_storage",
          "__cuda_array_interface__", "const_data_ptr", "mutable_data_ptr"),
-        ("reaches for the memory behind a tensor", _DATA_REMEDY),
+        ("reaches for the memory behind a tensor", DATA_REMEDY),
     ),
     **dict.fromkeys(
         ("backward", "grad", "register_hook", "register_post_accumulate_grad_hook", "retain_grad", "_version", "_base",
@@ -55,7 +55,7 @@ REFUSED: dict[str, tuple[str, str]] = {
     ),
     **dict.fromkeys(
         ("__reduce_ex__", "__reduce__", "__setstate__", "_reduce_ex_internal"),
-        ("serializes a tensor", _DATA_REMEDY),
+        ("serializes a tensor", DATA_REMEDY),
     ),
 }  # fmt: skip
 

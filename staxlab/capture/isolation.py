@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import random
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,6 +21,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..errors import CaptureError
+from ..provenance import SourceLocation
 
 # Operators that write to an argument although their schema does not say so: positions of the written arguments.
 _HIDDEN_WRITES = {"native_batch_norm": (3, 4), "cudnn_batch_norm": (3, 4), "miopen_batch_norm": (3, 4)}
@@ -104,8 +106,11 @@ class Watcher(TorchDispatchMode):
     node accounts for.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, locate: Callable[[], SourceLocation | None] = lambda: None) -> None:
         super().__init__()
+        self.locate = locate
+        self.refusal: CaptureError | None = None
+        self.grad = False  # the user's gradient mode during the current call
         self.protected: dict[int, torch.Tensor] = {}
         self.saved: dict[int, SavedStorage] = {}
         self.facts = CallFacts()
@@ -129,10 +134,12 @@ class Watcher(TorchDispatchMode):
         kwargs = kwargs or {}
         name = func._opname
         if not self.inside:
-            raise CaptureError(
+            self.refusal = CaptureError(
                 f"{func} ran outside the tracer's sight: the call that caused it cannot be recorded",
+                where=self.locate(),
                 remedy="create the tensor with torch.tensor/torch.empty/torch.zeros, or move this call out of the function",
             )
+            raise self.refusal
         facts, tags = self.facts, func.tags
         facts.operators += 1
         if torch.Tag.nondeterministic_seeded in tags:
@@ -157,6 +164,9 @@ class Watcher(TorchDispatchMode):
             for tensor in value if isinstance(value, (list, tuple)) else (value,):
                 if isinstance(tensor, torch.Tensor):
                     self.facts.mutates = True
+                    if self.grad and tensor.requires_grad and tensor.is_leaf:
+                        # The sample runs without gradient recording; eager execution would have refused.
+                        raise RuntimeError("a leaf Variable that requires grad is being used in an in-place operation.")
                     self._save(tensor, reshapes=torch.Tag.inplace_view in func.tags, func=func)
 
     def _save(self, tensor: torch.Tensor, *, reshapes: bool, func: Any) -> None:

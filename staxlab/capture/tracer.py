@@ -9,6 +9,9 @@ node to the graph **and** runs the call on the sample. Control flow therefore ju
 * a question about data (``if x.sum() > 0``, ``int(x.max())``): answered from the sample and noted as a
   :class:`~staxlab.capture.gates.DataGate`, which later calls have to answer in the same way.
 
+The sample runs with gradient recording off; whether a value *would* require grad is tracked beside it. An operation under
+``no_grad`` on a value that requires grad is recorded on ``value.detach()``, so that no node depends on a mode.
+
 What a graph cannot express ends in a :class:`~staxlab.errors.CaptureError` that names the user's line. An exception of the
 user's own code passes through with its own traceback.
 """
@@ -17,30 +20,45 @@ from __future__ import annotations
 
 import builtins
 import inspect
-
+import linecache
+import operator
+import warnings
 from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode
 
-from ..errors import CaptureError, StaxError
+from ..errors import CaptureError, SideEffectWarning, StaxError
 from ..options import Options
-from ..specialize.ambient import recording
+from ..provenance import SourceLocation
+from ..specialize.ambient import read_ambient, recording
 from ..specialize.free_variables import Environment, Place, collect
-from ..specialize.structure import Parameters, argument_leaves
+from ..specialize.structure import Parameters, argument_leaves, children, rebuild_container
 from . import classify
 from .binding import compile_bind, output_specification
 from .gates import KINDS, DataGate, replay_graph
-from .graph import Graph, Node, TensorMeta, describe_value, map_nodes
-from .isolation import CallFacts, RandomState, Watcher, storage_key
+from .graph import Graph, Node, TensorMeta, describe_value, target_name
+from .isolation import CallFacts, RandomState, Watcher
 from .module import GraphModule
 from .proxy import Proxy, Symbol, SymbolTable
+from .python_state import PythonState
 from .record import Capture, Input, PythonEffect, ShapeRead
 from .spelling import Frame, property_access, spell, tensor_methods
-
+from .values import (
+    autocast_state,
+    call_with_autocast,
+    check_supported,
+    contains_tensor,
+    map_tensors,
+    placeholder_name,
+    shares_storage,
+    tensors_in,
+    with_grad,
+)
 
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, torch.Size, torch.dtype, torch.device, torch.layout,
           torch.memory_format)  # fmt: skip
+_HASHABLE = (type(torch.Tensor.add), type(lambda: None), type(torch.Tensor.__getitem__), type(torch.add))
 
 
 def active_tracer() -> Tracer | None:
@@ -65,16 +83,15 @@ def trace(
     Raises CaptureError, naming the user's line, where the function cannot be recorded; exceptions of ``fn`` itself pass
     through unchanged. Time and memory are those of one eager call plus tens of microseconds per operation.
     """
-    return Tracer(fn, tuple(args), dict(kwargs or {}), execute, options or Options()).run()
+    return Tracer(fn, tuple(args), dict(kwargs or {}), execute).run()
 
 
 class Tracer(TorchFunctionMode):
     """One recording. While it is active, every PyTorch call of this thread passes through it."""
 
-    def __init__(self, fn: Any, args: tuple, kwargs: dict, execute: bool, options: Options):
+    def __init__(self, fn: Any, args: tuple, kwargs: dict, execute: bool):
         super().__init__()
-        self.fn, self.args, self.kwargs = fn, args, kwargs
-        self.execute, self.options = execute, options
+        self.fn, self.args, self.kwargs, self.execute = fn, args, kwargs, execute
         self.graph = Graph()
         self.symbols = SymbolTable()
         self.gates: list[DataGate] = []
@@ -83,11 +100,12 @@ class Tracer(TorchFunctionMode):
         self.inputs: list[Input] = []
         self.samples: list[torch.Tensor] = []
         self.free_places: list[Place] = []
-        self.watcher = Watcher()
-        self.entry_grad = torch.is_grad_enabled()
-        self.entry_autocast = _autocast_state()
+        self.watcher = Watcher(lambda: Frame(Tracer._call.__code__).location)
+        self.ambient = read_ambient()
+        self.autocast = autocast_state()
         self.detached: dict[Node, Node] = {}
-        self.caught: tuple[BaseException, Any] | None = None
+        self.caught: tuple[Exception, SourceLocation | None] | None = None
+        self.refusal: StaxError | None = None
         self.frame: Frame | None = None
         self.environment = Environment()
         self._free_by_id: dict[int, tuple[Place, torch.Tensor]] = {}
@@ -98,30 +116,50 @@ class Tracer(TorchFunctionMode):
     def run(self) -> Capture:
         if active_tracer() is not None:
             raise CaptureError("a trace is already being recorded on this thread")
-        parameters = Parameters.of(self.fn)
+        source, line, file = _source_of(self.fn)
         scope: dict[str, Any] = {}
-        leaves = list(argument_leaves(self.args, self.kwargs, parameters.name, scope))
+        names = Parameters.of(self.fn).name
+        leaves = list(argument_leaves(self.args, self.kwargs, names, scope))
         roots = [(leaf.path, leaf.value) for leaf in leaves if not isinstance(leaf.value, (torch.Tensor, *_PLAIN))]
         self.environment = collect(self.fn, roots)
         for place in self.environment.tensors:
-            tensor = place.read()
-            self._free_by_id.setdefault(id(tensor), (place, tensor))
+            self._free_by_id.setdefault(id(tensor := place.read()), (place, tensor))
         expressions = self._make_placeholders(leaves)
         random_state = RandomState()
+        python_state = PythonState(self.environment, (self.args, self.kwargs), names)
         self.watcher.start(random_state)
         recording.tracer = self
+        undo = True
         try:
             result = self._call()
-            self._check_after(random_state)
+            self._check_after(random_state, python_state)
             spec = self._finish(result)
+            self.effects += python_state.effects()
+        except StaxError as error:
+            python_state.restore()
+            random_state.restore_python()
+            if error.where is None and file:
+                text = linecache.getline(file, line).strip()
+                raise type(error)(error.what, where=SourceLocation(file, line, text), remedy=error.remedy) from None
+            raise
+        except BaseException:
+            undo = False  # the user's own exception: what the function did before it stands, as without a compiler
+            raise
         finally:
             recording.tracer = None
-            self.watcher.restore()
-            random_state.restore()
+            if undo:
+                self.watcher.restore()
+                random_state.restore()
+        if self.effects:
+            seen = "; ".join(map(str, self.effects[:3]))
+            warnings.warn(
+                f"{_name_of(self.fn)!r} has Python side effects, which happen only while it is traced: {seen}",
+                SideEffectWarning,
+                stacklevel=4,
+            )
         module = GraphModule(self.graph)
-        source, line, file = _source_of(self.fn)
         return Capture(
-            name=getattr(self.fn, "__name__", None) or type(self.fn).__name__,
+            name=_name_of(self.fn),
             module=module,
             gates=tuple(self.gates),
             replay=replay_graph(module, self.gates),
@@ -133,7 +171,7 @@ class Tracer(TorchFunctionMode):
             samples=self.samples,
             free_places=tuple(self.free_places),
             python_effects=tuple(self.effects),
-            grad_mode=self.entry_grad,
+            grad_mode=self.ambient.grad_mode,
             executed=self.execute,
             source=source,
             source_line=line,
@@ -149,13 +187,11 @@ class Tracer(TorchFunctionMode):
     def _sample_arguments(self) -> tuple[tuple, dict]:
         if self.execute:
             return self.args, self.kwargs
-        from ..specialize.structure import children, rebuild_container
 
         def stand_in(value: Any) -> Any:
             if isinstance(value, torch.Tensor):
-                symbol = self.symbols.get(value)
                 proxy = Proxy.make(TensorMeta.of(value))
-                self.symbols.set(proxy, symbol, pin=True)
+                self.symbols.set(proxy, self.symbols.get(value), pin=True)
                 return proxy
             parts = children(value)
             return value if parts is None else rebuild_container(value, [stand_in(part) for _, _, part in parts])
@@ -165,64 +201,72 @@ class Tracer(TorchFunctionMode):
     def _make_placeholders(self, leaves: list[Any]) -> list[str]:
         expressions = []
         for leaf in leaves:
-            if not isinstance(leaf.value, torch.Tensor):
-                continue
-            _check_supported(leaf.value, leaf.path)
-            node = self._placeholder(leaf.path, leaf.value, is_free=False)
-            if self._first_argument is None:
-                self._first_argument = node
-            expressions.append(leaf.expression)
+            if isinstance(leaf.value, torch.Tensor):
+                check_supported(leaf.value, leaf.path)
+                node = self._placeholder(leaf.path, leaf.value, is_free=False)
+                self._first_argument = self._first_argument or node
+                expressions.append(leaf.expression)
         return expressions
 
     def _placeholder(self, path: str, tensor: torch.Tensor, *, is_free: bool) -> Node:
         meta = TensorMeta.of(tensor)
-        node = self.graph.placeholder(_node_name(path), val=meta)
-        record = Input(node.name, path, is_free, meta)
-        if is_free:
-            self.inputs.insert(len(self.free_places), record)
-            self.samples.insert(len(self.free_places), tensor)
-        else:
-            self.inputs.append(record)
-            self.samples.append(tensor)
+        node = self.graph.placeholder(placeholder_name(path), val=meta)
+        position = len(self.free_places) if is_free else len(self.inputs)
+        self.inputs.insert(position, Input(node.name, path, is_free, meta))
+        self.samples.insert(position, tensor)
         if self.symbols.get(tensor) is None:  # the same tensor passed twice: the first placeholder stands for both
             self.symbols.set(tensor, Symbol(node, (), tensor.requires_grad, is_input=True), pin=True)
-        if tensor.layout is torch.strided:
-            self.watcher.protect(tensor)
+        self.watcher.protect(tensor)
         return node
 
-    def _check_after(self, random_state: RandomState) -> None:
-        if self.caught is not None:
-            error, where = self.caught
-            raise CaptureError(
-                f"the function caught an exception of an operation ({type(error).__name__}: {error}) and went on; whether "
-                "it is raised depends on the inputs, which a graph cannot express",
-                where=where,
-                remedy="test for the condition with an operation instead of try/except",
-            )
+    def _check_after(self, random_state: RandomState, python_state: PythonState) -> None:
+        if self.refusal is not None:
+            raise self.refusal  # the user's code caught our refusal and went on
+        if self.watcher.refusal is not None:
+            raise self.watcher.refusal
+        self._check_not_caught()
         self.watcher.check_random_state()
         drawn = random_state.python_changed()
         if drawn is not None:
-            random_state.restore_python()
             raise CaptureError(
                 f"the function draws from {drawn}; the number drawn while tracing would be used for ever",
                 remedy="draw with torch.rand, or draw outside and pass the number as an argument",
             )
+        changed = python_state.forbidden()
+        if changed:
+            raise CaptureError(
+                f"the function changes {', '.join(changed[:4])}; that would happen while tracing and at no later call",
+                remedy="return the new value, or keep state in a tensor changed in place (buffer.copy_(...))",
+            )
+        if read_ambient() != self.ambient:
+            raise CaptureError(
+                "the function leaves gradient mode, autocast or the default dtype other than it found it",
+                remedy="use the context managers (torch.no_grad(), torch.autocast(...)) inside the function",
+            )
+
+    def _check_not_caught(self) -> None:
+        """An exception of an operation must reach the caller: if the function goes on after it, it has been caught."""
+        if self.caught is None:
+            return
+        (error, where), self.caught = self.caught, None
+        raise CaptureError(
+            f"the function caught an exception of an operation ({type(error).__name__}: {error}) and went on; whether it "
+            "is raised depends on the inputs, which a graph cannot express",
+            where=where,
+            remedy="test for the condition with an operation instead of try/except",
+        )
 
     def _finish(self, result: Any) -> Any:
-        flat: list[Node] = []
-        positions: dict[Node, int] = {}
+        flat: dict[Node, int] = {}
 
-        def place(tensor: torch.Tensor) -> int:
-            node = self._node_of(tensor, None)
-            if node not in positions:
-                positions[node] = len(flat)
-                flat.append(node)
-            return positions[node]
+        def position(tensor: torch.Tensor) -> int:
+            return flat.setdefault(self._node_of(tensor), len(flat))
 
         formatted = any("text" in effect.what for effect in self.effects)
-        known = {id(value) for value in (self.fn, getattr(self.fn, "__self__", None), *_objects(self.args, self.kwargs))}
-        spec = output_specification(result, place, known, formatted)
-        self.graph.set_output(flat[0] if isinstance(result, torch.Tensor) else tuple(flat))
+        given = [leaf.value for leaf in argument_leaves(self.args, self.kwargs, str)]
+        known = {id(value) for value in (self.fn, getattr(self.fn, "__self__", None), *given)}
+        spec = output_specification(result, position, known, formatted)
+        self.graph.set_output(next(iter(flat)) if isinstance(result, torch.Tensor) else tuple(flat))
         self.graph.check()
         return spec
 
@@ -232,19 +276,19 @@ class Tracer(TorchFunctionMode):
         kwargs = kwargs or {}
         if func is torch._C._set_grad_enabled:
             return func(*args, **kwargs)
+        if self.refusal is not None:
+            raise self.refusal
         self.frame = Frame(Tracer._call.__code__)
         try:
+            self._check_not_caught()
             return self._intercept(func, args, kwargs)
         except StaxError as error:
             if error.where is None and self.frame.location is not None:
-                raise type(error)(error.what, where=self.frame.location, remedy=error.remedy) from None
-            raise
-        except Exception as error:
-            self.caught = (error, self.frame.location)
-            raise
+                error = type(error)(error.what, where=self.frame.location, remedy=error.remedy)
+            self.refusal = error
+            raise error from None
 
     def _intercept(self, func: Any, args: tuple, kwargs: dict) -> Any:
-        self.caught_is_gone()
         access = property_access(func)
         if access is not None:
             return self._property(func, *access, args)
@@ -252,7 +296,7 @@ class Tracer(TorchFunctionMode):
         if name is None:
             reason = classify.refused_function(func)
             if reason:
-                raise CaptureError(f"{_called(func)} {reason[0]}", remedy=reason[1])
+                raise CaptureError(f"{target_name(func)} {reason[0]}", remedy=reason[1])
             name = getattr(func, "__name__", "")
         elif name in classify.REFUSED:
             what, remedy = classify.REFUSED[name]
@@ -264,27 +308,12 @@ class Tracer(TorchFunctionMode):
         if name in classify.FORMATTING:
             self._needs_value(args[0])
             self.effects.append(PythonEffect("a tensor was turned into text (print, f-string, repr)", self.frame.location))
-            return self._run(func, args, kwargs, CallFacts(), torch.is_grad_enabled())
+            return self._run(func, args, kwargs, CallFacts())
         if name == "__deepcopy__":
             func, args = torch.Tensor.clone, args[:1]
         if name == "requires_grad_":
             return self._set_requires_grad(args[0], *args[1:], **kwargs)
         return self._record(func, name, args, kwargs)
-
-    def caught_is_gone(self) -> None:
-        """Another call after an exception: the function has caught it."""
-        if self.caught is not None:
-            self._check_after_exception()
-
-    def _check_after_exception(self) -> None:
-        error, where = self.caught
-        self.caught = None
-        raise CaptureError(
-            f"the function caught an exception of an operation ({type(error).__name__}: {error}) and went on; whether it is "
-            "raised depends on the inputs, which a graph cannot express",
-            where=where,
-            remedy="test for the condition with an operation instead of try/except",
-        )
 
     def _property(self, func: Any, verb: str, name: str, args: tuple) -> Any:
         tensor = args[0]
@@ -305,24 +334,21 @@ class Tracer(TorchFunctionMode):
             return symbol.requires_grad
         if name == "is_leaf":
             return self._record(func, name, args, {}) if symbol.is_input else not symbol.requires_grad
-        if name == "grad_fn" and not (symbol.requires_grad and (not symbol.is_input or not tensor.is_leaf)):
+        if name == "grad_fn" and (not symbol.requires_grad or (symbol.is_input and tensor.is_leaf)):
             return None
-        what, remedy = classify.REFUSED.get(name, ("reads state that a graph does not have", classify._DATA_REMEDY))
+        what, remedy = classify.REFUSED.get(name, ("reads state that a graph does not have", classify.DATA_REMEDY))
         raise CaptureError(f"Tensor.{name} {what}", remedy=remedy)
 
-    def _set_requires_grad(self, tensor: torch.Tensor, value: bool = True, requires_grad: bool | None = None) -> Any:
-        value = value if requires_grad is None else requires_grad
-        symbol = self._symbol(tensor)
-        if symbol.requires_grad == value:
+    def _set_requires_grad(self, tensor: torch.Tensor, requires_grad: bool = True) -> torch.Tensor:
+        if self._symbol(tensor).requires_grad == requires_grad:
             return tensor
         raise CaptureError(
             "requires_grad changes inside the function", remedy="set requires_grad before the call, or use detach()"
         )
 
     def _metadata(self, func: Any, name: str, args: tuple, kwargs: dict) -> Any:
-        for value in args:
-            if isinstance(value, Proxy) and value.known is None:
-                raise self._symbolic(f"{name} of an intermediate value")
+        if any(isinstance(value, Proxy) and value.known is None for value in args):
+            raise _symbolic(f"{name} of an intermediate value")
         value = func(*args, **kwargs)
         if args and isinstance(args[0], torch.Tensor) and name in classify.SHAPE_ATTRIBUTES:
             self.shape_reads.append(ShapeRead(self._node_of(args[0]), name, value, self.frame.location))
@@ -331,85 +357,86 @@ class Tracer(TorchFunctionMode):
     def _ask(self, tensor: torch.Tensor, kind: str) -> Any:
         """A data gate: Python wants a plain value."""
         self._needs_value(tensor)
-        value = self._run(KINDS[kind], (tensor,), {}, CallFacts(), torch.is_grad_enabled())
+        value = self._run(KINDS[kind], (tensor,), {}, CallFacts())
         self.gates.append(DataGate(self._node_of(tensor), kind, value, self.frame.location))
         return value
 
     def _needs_value(self, tensor: Any) -> None:
         if isinstance(tensor, Proxy):
-            raise self._symbolic("the data of a tensor")
-
-    def _symbolic(self, what: str) -> CaptureError:
-        return CaptureError(
-            f"Python code needs {what}, which purely symbolic tracing does not know",
-            remedy="trace with execute=True: the function then runs on the sample, and the answer becomes a guard",
-        )
+            raise _symbolic("the data of a tensor")
 
     def _record(self, func: Any, name: str, args: tuple, kwargs: dict) -> Any:
         """An operation: append a node, run it on the sample, and remember which tensors it made."""
-        tensors = _tensors_in((args, kwargs))
+        tensors = tensors_in((args, kwargs))
         symbols = [self._symbol(tensor) for tensor in tensors]
-        grad = torch.is_grad_enabled()
-        needs_grad = any(symbol.requires_grad for symbol in symbols)
-        if needs_grad and grad and not self.entry_grad:
+        grad, needs_grad = torch.is_grad_enabled(), any(symbol.requires_grad for symbol in symbols)
+        if needs_grad and grad and not self.ambient.grad_mode:
             raise CaptureError(
                 "gradient recording is switched on inside the function", remedy="call the compiled function with it on"
             )
-        symbolic = not self.execute and (bool(tensors) or True)
         facts = CallFacts()
-        if symbolic and not tensors:
-            value = self._run(func, args, kwargs, facts, grad)
-            symbolic = _contains_tensor(value)
-            if not symbolic:
-                return value
-            value = Proxy.make(describe_value(value)) if isinstance(value, torch.Tensor) else value
-        elif symbolic:
-            value = Proxy.make(None)
-        else:
-            value = self._run(func, args, kwargs, facts, grad)
-        if not tensors and not _contains_tensor(value):
+        value = self._value(func, args, kwargs, tensors, facts)
+        if not tensors and not contains_tensor(value):
             return value  # a question about no tensor at all, such as torch.promote_types
         op, target, args, kwargs = spell(func, args, kwargs, self.frame)
-        detach = needs_grad and self.entry_grad and not grad
-        node_of = (lambda t: self._detached_node(t)) if detach else self._node_of
-        autocast = _autocast_state()
-        args, kwargs = _map_tensors(args, node_of), _map_tensors(kwargs, node_of)
-        if autocast != self.entry_autocast:
-            op, target, args = "call_function", call_with_autocast, (autocast, _callable(op, target), *args)
-        node = self.graph.create(op, target, args, kwargs, location=self.frame.location, name=_call_name(func, name, target))
+        detach = needs_grad and self.ambient.grad_mode and not grad
+        node_of = self._detached_node if detach else self._node_of
+        args, kwargs = map_tensors(args, node_of), map_tensors(kwargs, node_of)
+        title = name if target is builtins.getattr else None
+        autocast = autocast_state()
+        if autocast != self.autocast:
+            called = target if op == "call_function" else getattr(torch.Tensor, target)
+            op, target, args, title = "call_function", call_with_autocast, (autocast, called, *args), name.strip("_")
+        node = self.graph.create(op, target, args, kwargs, location=self.frame.location, name=title or None)
         node.meta.update(facts.as_meta())
         requires_grad = needs_grad and grad and name not in classify.NON_DIFFERENTIABLE
-        if isinstance(value, Proxy) and value.known is None:
+        if isinstance(value, Proxy):
+            if value.known is not None:
+                node.meta["val"] = value.known
             node.meta["aliases"] = True  # unknown without a value
             self.symbols.set(value, Symbol(node, (), requires_grad), pin=True)
             return value
-        node.meta["val"] = self._describe(value, requires_grad)
-        if _shares_storage(value, tensors):
+        described = describe_value(value)
+        node.meta["val"] = with_grad(described, True) if requires_grad else described
+        if shares_storage(value, tensors):
             node.meta["aliases"] = True
         self._remember(value, node, (), requires_grad, facts)
         if facts.mutates:
             for tensor, symbol in zip(tensors, symbols, strict=True):
                 symbol.requires_grad = symbol.requires_grad or (requires_grad and tensor.is_floating_point())
-        if _contains_tensor(value):
+        if contains_tensor(value):
             if facts.dynamic_shape or facts.reads_data:
                 self.gates.append(DataGate(node, "shape", KINDS["shape"](value), self.frame.location))
         elif value is not None:
-            self._check_plain(func, value)
+            _check_plain(func, value)
             self.gates.append(DataGate(node, "value", value, self.frame.location))
         elif not facts.mutates:
-            raise CaptureError(f"{_called(func)} returns nothing and changes no tensor: its effect cannot be recorded")
+            raise CaptureError(f"{target_name(func)} returns nothing and changes no tensor: its effect cannot be recorded")
         return value
 
-    def _run(self, func: Any, args: tuple, kwargs: dict, facts: CallFacts, grad: bool) -> Any:
-        watcher = self.watcher
+    def _value(self, func: Any, args: tuple, kwargs: dict, tensors: list[torch.Tensor], facts: CallFacts) -> Any:
+        """The call's result on the sample, or without a sample a stand-in for it."""
+        if not self.execute and tensors:
+            return Proxy.make(None)
+        value = self._run(func, args, kwargs, facts)
+        return Proxy.make(describe_value(value)) if not self.execute and isinstance(value, torch.Tensor) else value
+
+    def _run(self, func: Any, args: tuple, kwargs: dict, facts: CallFacts) -> Any:
+        """Execute on the sample with gradient recording off, under the eyes of the watcher."""
+        watcher, grad = self.watcher, torch.is_grad_enabled()
         watcher.facts, watcher.inside, watcher.grad = facts, True, grad
-        inference = torch.is_inference_mode_enabled()
+        inference = torch.is_inference_mode_enabled() and not self.ambient.inference_mode
         try:
-            if inference:
+            if inference:  # entered inside the function: values made here may be used outside
                 with torch.inference_mode(False), torch.no_grad():
                     return func(*args, **kwargs)
             torch._C._set_grad_enabled(False)
             return func(*args, **kwargs)
+        except (StaxError, TypeError):
+            raise  # a TypeError is decided by types alone, and `x == None` relies on being allowed to catch it
+        except Exception as error:
+            self.caught = (error, self.frame.location)
+            raise
         finally:
             watcher.inside = False
             if not inference:
@@ -419,38 +446,40 @@ class Tracer(TorchFunctionMode):
 
     def _symbol(self, tensor: torch.Tensor) -> Symbol:
         symbol = self.symbols.get(tensor)
-        if symbol is not None:
-            if not symbol.is_input and tensor.grad_fn is not None:
-                raise CaptureError(
-                    "a custom torch.autograd.Function would lose its backward in the graph",
-                    remedy="call the compiled function under torch.no_grad(), or keep the custom function outside",
-                )
-            return symbol
-        found = self._free_by_id.get(id(tensor))
-        if found is None:
+        if symbol is None:
+            return self._lift(tensor)
+        if not symbol.is_input and tensor.grad_fn is not None:
+            raise CaptureError(
+                "a custom torch.autograd.Function would lose its backward in the graph",
+                remedy="call the compiled function under torch.no_grad(), or keep the custom function outside",
+            )
+        return symbol
+
+    def _lift(self, tensor: torch.Tensor) -> Symbol:
+        """A free tensor met for the first time becomes a leading placeholder (Section 2.5)."""
+        place, found = self._free_by_id.get(id(tensor), (None, None))
+        if place is None or found is not tensor:
             raise CaptureError(
                 f"the function uses a tensor ({describe_value(tensor)}) that is no argument and not reachable through its "
                 "globals, closure or module attributes, so that later calls could not fetch it",
                 remedy="pass the tensor as an argument; build new ones with torch.tensor rather than torch.Tensor or "
                 "torch.from_numpy",
             )
-        place, _ = found
-        _check_supported(tensor, place.path)
-        if self._first_argument is None and len(self.graph):
-            self._first_argument = self.graph.nodes[0]
-        if self._first_argument is not None:
-            with self.graph.inserting_before(self._first_argument):
-                node = self._placeholder(place.path, tensor, is_free=True)
+        check_supported(tensor, place.path)
+        if self._first_argument is None and len(self.graph) > len(self.free_places):
+            self._first_argument = self.graph.nodes[len(self.free_places)]
+        if self._first_argument is None:
+            self._placeholder(place.path, tensor, is_free=True)
         else:
-            node = self._placeholder(place.path, tensor, is_free=True)
+            with self.graph.inserting_before(self._first_argument):
+                self._placeholder(place.path, tensor, is_free=True)
         self.free_places.append(place)
-        return self.symbols.get(tensor) or Symbol(node)
+        return self.symbols.get(tensor)
 
-    def _node_of(self, tensor: torch.Tensor, frame: Any = None) -> Node:
+    def _node_of(self, tensor: torch.Tensor) -> Node:
+        """The node of a tensor; for an element of a multi-result operation, the ``getitem`` that takes it out."""
         symbol = self._symbol(tensor)
         if symbol.path:
-            import operator
-
             node, value = symbol.node, symbol.node.val
             for index in symbol.path:
                 value = value[index]
@@ -464,19 +493,18 @@ class Tracer(TorchFunctionMode):
         if not self._symbol(tensor).requires_grad:
             return node
         if node not in self.detached:
-            meta = node.val
-            self.detached[node] = self.graph.call_method(
-                "detach", (node,), location=self.frame.location, val=_without_grad(meta)
-            )
+            meta = with_grad(node.val, False)
+            self.detached[node] = self.graph.call_method("detach", (node,), location=self.frame.location, val=meta)
+            self.detached[node].meta["aliases"] = True
         return self.detached[node]
 
     def _remember(self, value: Any, node: Node, path: tuple[int, ...], requires_grad: bool, facts: CallFacts) -> None:
         if isinstance(value, torch.Tensor):
             known = self.symbols.get(value)
-            if known is None and id(value) in self._free_by_id and self._free_by_id[id(value)][1] is value:
+            if known is None and self._free_by_id.get(id(value), (None, None))[1] is value:
                 known = self._symbol(value)
-            differentiable = value.is_floating_point() or value.is_complex()
             if known is None:
+                differentiable = value.is_floating_point() or value.is_complex()
                 self.symbols.set(value, Symbol(node, path, (requires_grad and differentiable) or value.requires_grad))
             elif facts.mutates:
                 # The call changed this tensor and returned it: from here on its name means the changed value.
@@ -485,138 +513,39 @@ class Tracer(TorchFunctionMode):
             for index, part in enumerate(value):
                 self._remember(part, node, (*path, index), requires_grad, facts)
 
-    def _describe(self, value: Any, requires_grad: bool) -> Any:
-        described = describe_value(value)
-        return _with_grad(described) if requires_grad else described
 
-    def _check_plain(self, func: Any, value: Any) -> None:
-        if isinstance(value, (tuple, list)) and not isinstance(value, torch.Size):
-            for part in value:
-                self._check_plain(func, part)
-        elif not isinstance(value, _PLAIN):
-            raise CaptureError(
-                f"{_called(func)} returns a {type(value).__name__}, which a graph cannot hold", remedy=classify._DATA_REMEDY
-            )
+def _symbolic(what: str) -> CaptureError:
+    return CaptureError(
+        f"Python code needs {what}, which purely symbolic tracing does not know",
+        remedy="trace with execute=True: the function then runs on the sample, and the answer becomes a guard",
+    )
 
 
-_HASHABLE = (type(torch.Tensor.add), type(lambda: None), type(torch.Tensor.__getitem__), type(torch.add))
-
-
-def call_with_autocast(state: tuple, func: Any, *args: Any, **kwargs: Any) -> Any:
-    """Run ``func`` under the autocast state that was in force where the user called it."""
-    device_type, enabled, dtype = state
-    with torch.autocast(device_type, dtype=dtype, enabled=enabled):
-        return func(*args, **kwargs)
-
-
-def _autocast_state() -> tuple | None:
-    if not torch._C._is_any_autocast_enabled():
-        return None
-    for device_type in ("cpu", "cuda"):
-        if torch.is_autocast_enabled(device_type):
-            return device_type, True, torch.get_autocast_dtype(device_type)
-    return None
-
-
-def _callable(op: str, target: Any) -> Any:
-    return target if op == "call_function" else getattr(torch.Tensor, target)
-
-
-def _check_supported(tensor: torch.Tensor, path: str) -> None:
-    if type(tensor) not in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer):
+def _check_plain(func: Any, value: Any) -> None:
+    if isinstance(value, (tuple, list)) and not isinstance(value, torch.Size):
+        for part in value:
+            _check_plain(func, part)
+    elif not isinstance(value, _PLAIN):
         raise CaptureError(
-            f"{path} is a tensor subclass ({type(tensor).__name__}), whose behaviour a graph of plain tensors cannot keep",
-            remedy="pass a plain torch.Tensor",
+            f"{target_name(func)} returns a {type(value).__name__}, which a graph cannot hold", remedy=classify.DATA_REMEDY
         )
-    if tensor.layout is not torch.strided:
-        raise CaptureError(f"{path} has layout {tensor.layout}", remedy="pass a dense tensor (x.to_dense())")
 
 
-def _call_name(func: Any, name: str, target: Any) -> str | None:
-    if target is builtins.getattr:
-        return name
-    if target is call_with_autocast:
-        return name.strip("_") or None
-    return None
-
-
-def _called(func: Any) -> str:
-    from .graph import target_name
-
-    return target_name(func)
-
-
-def _node_name(path: str) -> str:
-    import re
-
-    return re.sub(r"\W+", "_", path.removeprefix("self.")).strip("_") or "value"
-
-
-def _tensors_in(argument: Any) -> list[torch.Tensor]:
-    found: list[torch.Tensor] = []
-    _map_tensors(argument, lambda tensor: found.append(tensor) or tensor)
-    return found
-
-
-def _map_tensors(argument: Any, change: Any) -> Any:
-    if isinstance(argument, torch.Tensor):
-        return change(argument)
-    if isinstance(argument, torch.Size):
-        return argument
-    if isinstance(argument, tuple):
-        parts = [_map_tensors(a, change) for a in argument]
-        return type(argument)(*parts) if hasattr(argument, "_fields") else tuple(parts)
-    if isinstance(argument, list):
-        return [_map_tensors(a, change) for a in argument]
-    if isinstance(argument, dict):
-        return {key: _map_tensors(value, change) for key, value in argument.items()}
-    if isinstance(argument, slice):
-        return slice(*(_map_tensors(a, change) for a in (argument.start, argument.stop, argument.step)))
-    return argument
-
-
-def _contains_tensor(value: Any) -> bool:
-    if isinstance(value, torch.Tensor):
-        return True
-    return isinstance(value, (tuple, list)) and any(map(_contains_tensor, value))
-
-
-def _shares_storage(value: Any, tensors: list[torch.Tensor]) -> bool:
-    """Whether a result is a view of (or the same tensor as) an argument."""
-    keys = {storage_key(tensor) for tensor in tensors if tensor.layout is torch.strided}
-    made = [tensor for tensor in _tensors_in(value) if tensor.layout is torch.strided]
-    return any(storage_key(tensor) in keys for tensor in made)
-
-
-def _with_grad(meta: Any) -> Any:
-    import dataclasses
-
-    if isinstance(meta, TensorMeta):
-        return dataclasses.replace(meta, requires_grad=meta.dtype.is_floating_point or meta.dtype.is_complex)
-    return type(meta)(map(_with_grad, meta)) if isinstance(meta, (tuple, list)) and type(meta) in (tuple, list) else meta
-
-
-def _without_grad(meta: Any) -> Any:
-    import dataclasses
-
-    return dataclasses.replace(meta, requires_grad=False) if isinstance(meta, TensorMeta) else meta
-
-
-def _objects(args: tuple, kwargs: dict) -> list[Any]:
-    return [leaf.value for leaf in argument_leaves(args, kwargs, str)]
+def _name_of(fn: Any) -> str:
+    return getattr(fn, "__name__", None) or type(fn).__name__
 
 
 def _source_of(fn: Any) -> tuple[str, int, str]:
+    """Source text of a callable, the number of its first line, and its file; empty where there is none."""
     target = fn
     while hasattr(target, "func") and not inspect.isfunction(target):
         target = target.func
     if isinstance(target, torch.nn.Module):
         target = type(target).forward
+    elif not inspect.isroutine(target) and not isinstance(target, type):
+        target = getattr(type(target), "__call__", target)
     try:
         lines, line = inspect.getsourcelines(target)
         return "".join(lines), line, inspect.getsourcefile(target) or ""
     except (OSError, TypeError):
         return "", 1, ""
-
-
-__all__ = ["Tracer", "active_tracer", "map_nodes", "trace"]

@@ -123,6 +123,10 @@ class Environment:
     tensors: tuple[Place, ...] = ()
     scalars: tuple[Place, ...] = ()
     structure: tuple[Place, ...] = ()
+    owners: tuple[tuple[str, Any], ...] = field(default=(), repr=False)  # modules and objects whose attributes count
+    containers: tuple[tuple[str, Any], ...] = field(default=(), repr=False)  # lists, dicts and sets
+    stored: tuple[Place, ...] = field(default=(), repr=False)  # globals that the bytecode assigns to
+    prints: tuple[tuple[str, int], ...] = field(default=(), repr=False)  # (file, line) of calls of print
     expected: tuple[Any, ...] = field(default=(), repr=False)  # the structure as found
 
     def __post_init__(self) -> None:
@@ -164,18 +168,28 @@ def collect(fn: Any, roots: Iterable[tuple[str, Any]] = ()) -> Environment:
         for path, value in roots:
             walk.visit(value, None, path)
         if len(names) == before:
-            return Environment(tuple(walk.tensors), tuple(walk.scalars), tuple(walk.structure))
+            return Environment(
+                tuple(walk.tensors.values()),
+                tuple(walk.scalars.values()),
+                tuple(walk.structure.values()),
+                tuple(walk.owners),
+                tuple(walk.containers),
+                tuple(walk.stored),
+                tuple(walk.prints),
+            )
 
 
 class _Walk:
     def __init__(self, names: set[str]):
         self.names = names
-        self.tensors: list[Place] = []
-        self.scalars: list[Place] = []
-        self.structure: list[Place] = []
-        self.seen: set[tuple[int, str]] = set()
-        self.visited_objects: dict[int, Any] = {}
-        self.seen_code: set[types.CodeType] = set()
+        self.tensors: dict[tuple, Place] = {}
+        self.scalars: dict[tuple, Place] = {}
+        self.structure: dict[tuple, Place] = {}
+        self.owners: list[tuple[str, Any]] = []
+        self.containers: list[tuple[str, Any]] = []
+        self.stored: list[Place] = []
+        self.prints: list[tuple[str, int]] = []
+        self.visited: dict[tuple[str, int], Any] = {}
 
     # -- callables ---------------------------------------------------------------------------------------------------
 
@@ -199,7 +213,7 @@ class _Walk:
                 self.function(method, path)
 
     def function(self, fn: types.FunctionType, path: str) -> None:
-        if self._enter(fn):
+        if self._enter(fn, "code of"):
             return
         wrapped = getattr(fn, "__wrapped__", None)
         if callable(wrapped):
@@ -211,6 +225,9 @@ class _Walk:
             for name in _global_names(fn.__code__):
                 if name in fn.__globals__:
                     self.visit(fn.__globals__[name], Place(name, fn.__globals__, name))
+            self.stored += [Place(name, fn.__globals__, name) for name in _stored_names(fn.__code__)]
+            if "print" not in fn.__globals__:
+                self.prints += _print_calls(fn.__code__)
         for name, cell in zip(fn.__code__.co_freevars, fn.__closure__ or (), strict=True):
             try:
                 value = cell.cell_contents
@@ -231,14 +248,14 @@ class _Walk:
         path = place.path if place is not None else path or ""
         if isinstance(value, torch.Tensor):
             if place is not None:
-                self.tensors.append(place)
+                self._put(self.tensors, place)
             return
         if isinstance(value, SCALARS):
             if place is not None:
-                self.scalars.append(place)
+                self._put(self.scalars, place)
             return
-        if place is not None:
-            self.structure.append(place)
+        if place is not None and not (isinstance(value, types.ModuleType) and _is_library_module(value)):
+            self._put(self.structure, place)
         if self._enter(value):
             return
         if isinstance(value, torch.nn.Module):
@@ -265,6 +282,7 @@ class _Walk:
 
     def module(self, module: torch.nn.Module, path: str) -> None:
         self._methods(type(module))
+        self.owners.append((path, module))
         for group in (module._parameters, module._buffers):
             for name, value in group.items():
                 self.visit(value, Place(f"{path}.{name}", group, name))
@@ -273,7 +291,7 @@ class _Walk:
         for hooks in ("_forward_hooks", "_forward_pre_hooks"):
             registered = module.__dict__.get(hooks)
             if registered is not None:
-                self.scalars.append(Place(f"len({path}.{hooks})", registered, None, "length"))
+                self._put(self.scalars, Place(f"len({path}.{hooks})", registered, None, "length"))
                 for hook in registered.values():
                     self.callable(hook, "")
         self._attributes(module, path, {*_MODULE_INTERNALS})
@@ -286,10 +304,11 @@ class _Walk:
             return
         self._methods(kind)
         if hasattr(value, "__dict__"):
+            self.owners.append((path, value))
             self._attributes(value, path, frozenset())
 
     def python_module(self, module: types.ModuleType, path: str) -> None:
-        if is_library_file(getattr(module, "__file__", None) or "<frozen") or module.__name__.split(".")[0] == "torch":
+        if _is_library_module(module):
             return
         for name in sorted(self.names & vars(module).keys()):
             if not name.startswith("__"):
@@ -303,7 +322,7 @@ class _Walk:
 
     def _methods(self, kind: type) -> None:
         """Read the bytecode of the methods of a class that a call can reach, starting from ``forward``/``__call__``."""
-        if self._enter(kind):
+        if self._enter(kind, "methods of"):
             return
         for base in kind.__mro__:
             if base in (object, torch.nn.Module):
@@ -320,14 +339,22 @@ class _Walk:
 
     def _length(self, value: Any, path: str) -> None:
         if not isinstance(value, tuple):
-            self.scalars.append(Place(f"len({path})", value, None, "length"))
+            self.containers.append((path, value))
+            self._put(self.scalars, Place(f"len({path})", value, None, "length"))
 
-    def _enter(self, value: Any) -> bool:
+    def _put(self, group: dict[tuple, Place], place: Place) -> None:
+        group.setdefault((id(place.holder), place.how, place.key), place)
+
+    def _enter(self, value: Any, aspect: str = "value") -> bool:
         """True if the value has been visited, or there are too many; remembers it otherwise."""
-        if id(value) in self.visited_objects or len(self.visited_objects) > _LIMIT:
+        if (aspect, id(value)) in self.visited or len(self.visited) > _LIMIT:
             return True
-        self.visited_objects[id(value)] = value
+        self.visited[aspect, id(value)] = value
         return False
+
+
+def _is_library_module(module: types.ModuleType) -> bool:
+    return is_library_file(getattr(module, "__file__", None) or "<frozen") or module.__name__.split(".")[0] == "torch"
 
 
 _SETUP_METHODS = frozenset({"__init__", "extra_repr", "__repr__", "reset_parameters", "__setstate__", "__new__"})
@@ -356,3 +383,27 @@ def _global_names(code: types.CodeType) -> tuple[str, ...]:
             if instruction.opname in ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"):
                 names[instruction.argval] = None
     return tuple(names)
+
+
+@functools.lru_cache(maxsize=4096)
+def _stored_names(code: types.CodeType) -> tuple[str, ...]:
+    """The globals a code object assigns to or deletes."""
+    return tuple(
+        {
+            instruction.argval: None
+            for part in _code_objects(code)
+            for instruction in dis.get_instructions(part)
+            if instruction.opname in ("STORE_GLOBAL", "DELETE_GLOBAL")
+        }
+    )
+
+
+@functools.lru_cache(maxsize=4096)
+def _print_calls(code: types.CodeType) -> tuple[tuple[str, int], ...]:
+    """(file, line) of each place that reads the name ``print``."""
+    return tuple(
+        (part.co_filename, instruction.positions.lineno)
+        for part in _code_objects(code)
+        for instruction in dis.get_instructions(part)
+        if instruction.opname == "LOAD_GLOBAL" and instruction.argval == "print" and instruction.positions
+    )

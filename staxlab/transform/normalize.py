@@ -55,8 +55,11 @@ def normalize(graph: Graph) -> list[Applied]:
 
 
 def irregular(node: Node) -> int:
-    """How many steps of rewriting a node away from its normal form is: the third component of the measure."""
-    return int(_has_operator_form(node)) + int(_constant_is_left(node)) + int(is_in_place(node))
+    """How many steps of rewriting a node is away from its normal form: the third component of the measure.
+
+    An in-place call counts twice: its ordinary form may still have to be spelled as an operator.
+    """
+    return int(_has_operator_form(node)) + int(_constant_is_left(node)) + 2 * int(is_in_place(node))
 
 
 def _has_operator_form(node: Node) -> bool:

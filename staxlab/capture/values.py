@@ -1,0 +1,95 @@
+"""Small tools over the values of a trace: finding tensors in arguments, naming placeholders, ambient autocast."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import re
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from ..errors import CaptureError
+from .graph import TensorMeta
+from .isolation import storage_key
+
+
+def map_tensors(argument: Any, change: Callable[[torch.Tensor], Any]) -> Any:
+    """Replace every tensor inside nested tuples, lists, dicts and slices by ``change(tensor)``."""
+    if isinstance(argument, torch.Tensor):
+        return change(argument)
+    if isinstance(argument, torch.Size):
+        return argument
+    if isinstance(argument, tuple):
+        parts = [map_tensors(a, change) for a in argument]
+        return type(argument)(*parts) if hasattr(argument, "_fields") else tuple(parts)
+    if isinstance(argument, list):
+        return [map_tensors(a, change) for a in argument]
+    if isinstance(argument, dict):
+        return {key: map_tensors(value, change) for key, value in argument.items()}
+    if isinstance(argument, slice):
+        return slice(*(map_tensors(a, change) for a in (argument.start, argument.stop, argument.step)))
+    return argument
+
+
+def tensors_in(argument: Any) -> list[torch.Tensor]:
+    """The tensors inside an argument structure, left to right."""
+    found: list[torch.Tensor] = []
+    map_tensors(argument, lambda tensor: found.append(tensor) or tensor)
+    return found
+
+
+def contains_tensor(value: Any) -> bool:
+    if isinstance(value, torch.Tensor):
+        return True
+    return isinstance(value, (tuple, list)) and any(map(contains_tensor, value))
+
+
+def shares_storage(value: Any, tensors: list[torch.Tensor]) -> bool:
+    """Whether a result is a view of (or the same tensor as) an argument."""
+    keys = {storage_key(tensor) for tensor in tensors if tensor.layout is torch.strided}
+    made = [tensor for tensor in tensors_in(value) if tensor.layout is torch.strided]
+    return any(storage_key(tensor) in keys for tensor in made)
+
+
+def with_grad(meta: Any, value: bool) -> Any:
+    """Metadata whose floating-point tensors have this ``requires_grad``."""
+    if isinstance(meta, TensorMeta):
+        return dataclasses.replace(meta, requires_grad=value and (meta.dtype.is_floating_point or meta.dtype.is_complex))
+    return type(meta)(with_grad(part, value) for part in meta) if type(meta) in (tuple, list) else meta
+
+
+def check_supported(tensor: torch.Tensor, path: str) -> None:
+    """CaptureError for tensors a graph of plain tensors cannot stand for."""
+    if type(tensor) not in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer):
+        raise CaptureError(
+            f"{path} is a tensor subclass ({type(tensor).__name__}), whose behaviour a graph of plain tensors cannot keep",
+            remedy="pass a plain torch.Tensor",
+        )
+    if tensor.layout is not torch.strided:
+        raise CaptureError(f"{path} has layout {tensor.layout}", remedy="pass a dense tensor (x.to_dense())")
+
+
+def placeholder_name(path: str) -> str:
+    """A Python name for a path: ``batch['x']`` becomes ``batch_x``, ``self.layers.0.weight`` ``layers_0_weight``."""
+    return re.sub(r"\W+", "_", path.removeprefix("self.")).strip("_") or "value"
+
+
+Autocast = tuple[tuple[str, torch.dtype], ...]
+
+
+def autocast_state() -> Autocast:
+    """The device types for which autocast is on, with the dtype it casts to."""
+    if not torch._C._is_any_autocast_enabled():
+        return ()
+    return tuple((d, torch.get_autocast_dtype(d)) for d in ("cpu", "cuda") if torch.is_autocast_enabled(d))
+
+
+def call_with_autocast(state: Autocast, func: Callable, *args: Any, **kwargs: Any) -> Any:
+    """Run ``func`` under the autocast state that was in force where the user called it."""
+    chosen = dict(state)
+    with contextlib.ExitStack() as stack:
+        for device in ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",):
+            stack.enter_context(torch.autocast(device, dtype=chosen.get(device), enabled=device in chosen))
+        return func(*args, **kwargs)
