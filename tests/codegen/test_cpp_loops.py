@@ -304,3 +304,42 @@ def test_an_input_that_starts_inside_its_storage():
     x = base[7:27:2]
     program = pointwise({"x": x}, (10,), F32, lambda ops, i: ops.load("x", 2 * i[0]))
     assert_same(run(program, {"x": x}), x.contiguous())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("shape", ((2100, 135), (300, 1100), (3, 700, 151)), ids=str)
+def test_columns_of_large_matrices(kind, shape, monkeypatch):
+    """Strips of running results in cache, pieces of rows, and the partial vector at the right edge."""
+    monkeypatch.setattr("staxlab.codegen.cpp.plan.STRIPS_FROM", 1 << 16)
+    dtype = BOOL if kind in ("any", "all") else F32
+    *batch, rows, columns = shape
+    x = filled(shape, dtype)
+    if kind == "prod":
+        x = torch.where(filled(shape, I64, 3) > 8, torch.tensor(-1.0), torch.tensor(1.0))
+    if kind in ("any", "all"):
+        x = (torch.rand(shape) < 0.001) if kind == "any" else (torch.rand(shape) > 0.001)
+    stored = I64 if kind.startswith("arg") else dtype
+
+    def compute(ops, index, rindex):
+        outer = index[0] * (rows * columns) if batch else Expr.of(0)
+        return ops.load("x", outer + rindex[0] * columns + index[-1])
+
+    program = reduction({"x": x}, (*batch, columns), (rows,), kind, stored, dtype, compute)
+    compiled, kernels, _ = compile_program(program, RUNNABLE[0])
+    if RUNNABLE[0] != "scalar" and (dtype != BOOL or columns > 1000):
+        assert any(d.topic == "column-strips" and d.choice for d in kernels[0].decisions)
+    wanted = x.all(-2) if kind == "all" else x.any(-2) if kind == "any" else getattr(torch, kind)(x, -2)
+    assert_same(compiled.call([x])[0], wanted)
+
+
+def test_columns_reduced_over_two_loops():
+    """x.sum((0, 2)) of a four-dimensional tensor: two reduced loops that cannot be merged."""
+    x = filled((40, 3, 50, 70), F32)
+    strides = x.stride()
+
+    def compute(ops, index, rindex):
+        position = (rindex[0], index[0], rindex[1], index[1])
+        return ops.load("x", sum((p * s for p, s in zip(position, strides, strict=True)), Expr.of(0)))
+
+    program = reduction({"x": x}, (3, 70), (40, 50), "sum", F32, F32, compute)
+    assert_same(run(program, {"x": x}), x.sum((0, 2)))

@@ -15,9 +15,10 @@ from ...options import Decision, DeviceSpec, Options
 from ...provenance import CodeWriter
 from ...schedule.records import Schedule, ScheduleNode
 from ..kernel import Kernel, KernelArgument, KernelSet
+from .columns import ROWS_AT_ONCE, write_outer
 from .loops import Emission, levels, write_pointwise
 from .plan import LoopPlan, plan
-from .reductions import accumulation, write_empty_reduction, write_inner, write_outer
+from .reductions import accumulation, write_empty_reduction, write_inner
 from .types import identifier, stored_name
 from .values import Scope
 
@@ -156,6 +157,8 @@ def _prepare(scope: Scope, loop_plan: LoopPlan) -> None:
     nested = loop_plan.outer + (loop_plan.inner if loop_plan.form == "inner" else ())
     scope.vector, scope.lanes, scope.prefetch = loop_plan.vector, loop_plan.lanes, loop_plan.prefetch
     scope.level = levels(nested, loop_plan.parallel)
+    if loop_plan.strips:
+        scope.prefetch_rows = (loop_plan.inner[-1], ROWS_AT_ONCE)
     scope.writers = [CodeWriter() for _ in range(len(nested) + 2)]
 
 

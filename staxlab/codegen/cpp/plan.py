@@ -33,6 +33,12 @@ MOST_CHUNKS = 64
 PREFETCH_FROM = 4 << 20
 PREFETCH_BYTES = 4096
 
+#: A reduction over outer loops of a matrix of this size keeps its running results in cache, a strip of one page wide;
+#: pieces of rows may leave so many partial results.
+STRIPS_FROM = 1 << 20
+STRIP_BYTES = 4096
+MOST_PARTIALS = 1 << 16
+
 #: Vector registers a block of accumulators may take in a reduction over outer loops.
 DEFAULT_ACCUMULATORS = 4
 
@@ -46,6 +52,7 @@ class LoopPlan:
     element at a time, ``lanes`` 1). ``form`` is "pointwise", "inner" (the vectorised loop is reduced; also any
     reduction without vectors) or "outer" (the vectorised loop is kept, the reduced loops run inside it).
     ``chunks > 1`` cuts the first reduced loop into pieces of ``chunk`` iterations with partial results of their own.
+    ``strips`` keeps the running results of an "outer" reduction in the first-level cache instead of registers.
     ``prefetch`` is how many bytes ahead of each consecutive read its cache line is asked for (0: not at all);
     ``streamed`` makes stores bypass the caches.
     """
@@ -61,9 +68,15 @@ class LoopPlan:
     accumulators: int = 1
     chunks: int = 1
     chunk: int = 0
+    strips: bool = False
     prefetch: int = 0
     streamed: bool = False
     decisions: tuple[Decision, ...] = ()
+
+    @property
+    def is_parallel(self) -> bool:
+        """Whether any loop is shared among threads."""
+        return any(d.topic == "parallel-depth" and d.choice for d in self.decisions)
 
 
 def extent(symbol: Symbol) -> int:
@@ -144,27 +157,26 @@ def plan(node: ScheduleNode, device: DeviceSpec, options: Options, bytes_read: i
     inner = [s for s in reduced if s != innermost]
     work = _work(node, body, statements, accesses, innermost, lanes)
     decisions = [vector_decision]
-    accumulators, chunks, chunk = 1, 1, 0
+    accumulators, chunks, chunk, strips = 1, 1, 0, False
     if form == "inner":
         accumulators, decision = _choose_accumulators(node, innermost, lanes, options)
         decisions.append(decision)
         chunks, chunk, decision = _choose_chunks(node, inner, innermost, lanes, accumulators)
         decisions.append(decision)
     elif form == "outer":
-        accumulators = min(options.accumulators or DEFAULT_ACCUMULATORS, max(extent(innermost) // lanes, 1))
-        decisions.append(Decision(
-            "accumulators", node.name, accumulators,
-            "neighbouring vectors of outputs are reduced together, so each row is read a whole block at a time",
-            inputs=(("extent", extent(innermost)), ("lanes", lanes)),
-        ))  # fmt: skip
-    pieces = chunks if form == "inner" else -(-extent(innermost) // (lanes * accumulators)) if innermost else 1
+        accumulators, strips, decision = _choose_strips(node, innermost, lanes, options, bytes_read)
+        decisions.append(decision)
+        if strips:
+            chunks, chunk, decision = _choose_row_pieces(node, inner[0], innermost, lanes)
+            decisions.append(decision)
+    pieces = -(-extent(innermost) // (lanes * accumulators)) if innermost else 1
     parallel, along, decision = _choose_parallel(node, outer, form, chunks, pieces, work, device)
     decisions.append(decision)
     prefetch, decision = _choose_prefetch(node, vector, bytes_read)
     decisions.append(decision)
     return LoopPlan(
         form, tuple(outer), tuple(inner), vector, innermost, lanes, parallel, along, accumulators, chunks, chunk,
-        prefetch, decisions=tuple(decisions),
+        strips, prefetch, decisions=tuple(decisions),
     )  # fmt: skip
 
 
@@ -204,7 +216,9 @@ def _choose_vector(
     costs: dict[str, float] = {"none": scalar}
     found: dict[str, tuple[Symbol, int]] = {}
     for symbol in reversed(body.symbols):
-        stored = (node.store_dtype,) if symbol in body.indices and node.store_dtype is not None else ()
+        # Positions are stored lane by lane, once per output: their width does not matter here.
+        vectors_stored = symbol in body.indices and node.reduction not in ("argmax", "argmin")
+        stored = (node.store_dtype,) if vectors_stored and node.store_dtype is not None else ()
         lanes = lanes_for(statements, symbol, device, extra + stored)
         if lanes == 1:
             continue
@@ -284,6 +298,38 @@ def _choose_chunks(
         return 1, 0, Decision("chunks", node.name, 1, "the outermost reduced loop is too short to cut", inputs=inputs)
     reason = "few outputs: pieces of fixed size are reduced apart and merged in order, whatever the number of threads"
     return chunks, chunk, Decision("chunks", node.name, chunks, reason, inputs=(*inputs, ("iterations each", chunk)))
+
+
+def _choose_strips(
+    node: ScheduleNode, innermost: Symbol, lanes: int, options: Options, bytes_read: int
+) -> tuple[int, bool, Decision]:
+    """Where the running results of neighbouring outputs are kept while rows go by."""
+    vectors = max(extent(innermost) // lanes, 1)
+    accumulators = min(options.accumulators or DEFAULT_ACCUMULATORS, vectors)
+    inputs = (("extent", extent(innermost)), ("lanes", lanes), ("bytes read", bytes_read))
+    if bytes_read >= STRIPS_FROM and vectors > accumulators:
+        reason = "a large matrix: rows are read a page at a time into running results in the first-level cache"
+        return accumulators, True, Decision("column-strips", node.name, True, reason, (False, True), inputs)
+    reason = "neighbouring vectors of outputs are reduced together in registers"
+    return accumulators, False, Decision("column-strips", node.name, False, reason, (False, True), inputs)
+
+
+def _choose_row_pieces(node: ScheduleNode, first: Symbol, innermost: Symbol, lanes: int) -> tuple[int, int, Decision]:
+    """Pieces of rows, if strips of columns alone are too few to share among threads. Their results take memory, which
+    bounds their number."""
+    assert node.accumulate_dtype is not None
+    strips = -(-extent(innermost) * element_bytes(node.accumulate_dtype) // STRIP_BYTES)
+    tiles = node.numel // extent(innermost) * strips
+    rows, total = extent(first), node.numel * node.reduction_numel
+    wanted = min(-(-min(total // CHUNK_ELEMENTS, MOST_CHUNKS) // tiles), MOST_PARTIALS // node.numel, rows // 16)
+    inputs = (("strips", tiles), ("rows", rows))
+    if wanted <= 1:
+        reason = "strips of columns alone give enough parallel work, or there are few rows"
+        return 1, 0, Decision("chunks", node.name, 1, reason, inputs=inputs)
+    chunk = -(-rows // wanted)
+    chunks = -(-rows // chunk)
+    reason = "few strips: pieces of rows of fixed size are reduced apart and merged in order"
+    return chunks, chunk, Decision("chunks", node.name, chunks, reason, inputs=(*inputs, ("rows each", chunk)))
 
 
 def _choose_parallel(

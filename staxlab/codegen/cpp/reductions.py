@@ -105,7 +105,7 @@ def position(node: ScheduleNode) -> Expr:
     return total
 
 
-def _value(emission: Emission, merge: Merge, handler: CppOps, result: CppValue) -> str:
+def merged_value(emission: Emission, merge: Merge, handler: CppOps, result: CppValue) -> str:
     """The merged value of one element or vector: with its position, for argmax and argmin."""
     if result.dtype == torch.bool and merge.positional:
         result = handler.to_dtype(result, torch.int32)
@@ -113,7 +113,7 @@ def _value(emission: Emission, merge: Merge, handler: CppOps, result: CppValue) 
     return text
 
 
-def _update(merge: Merge, accumulator: str, call: str) -> str:
+def update(merge: Merge, accumulator: str, call: str) -> str:
     if merge.positional:
         return f"{accumulator} = update_best<{merge.largest}>({accumulator}, {call});"
     return f"{accumulator} = {MERGES[merge.kind].format(a=accumulator, b=call)};"
@@ -135,14 +135,15 @@ def write_empty_reduction(emission: Emission) -> None:
         emission.flush(len(emission.scope.writers) - 1)
 
 
-def _store_result(emission: Emission, handler: CppOps, merge: Merge, text: str) -> None:
+def store_result(emission: Emission, handler: CppOps, merge: Merge, text: str) -> None:
     """Convert the merged value to the stored dtype and write it; lines go to the innermost writer."""
     node = emission.node
     write = node.writes[0]
+    if merge.positional and merge.vector:
+        handler.store_positions(write.buffer, write.index, f"{text}.index")
+        return
     if merge.positional:
-        kind = emission.scope.vector_type(torch.int64) if merge.vector else "i64"
-        index = f"convert<{kind}>({text}.index)"
-        value = CppValue(index, torch.int64, merge.vector, frozenset())
+        value = CppValue(f"(i64){text}.index", torch.int64, False, frozenset())
     else:
         value = CppValue(text, merge.value_dtype, merge.vector, frozenset())
         if compute_dtype(node.store_dtype) != merge.value_dtype:
@@ -156,7 +157,7 @@ def write_inner(emission: Emission) -> None:
     merge = merge_of(node, emission, plan.vector is not None)
     tail = emission.tail()
     handler, result = emission.replay("lanes" if tail else None)
-    value = _value(emission, merge, handler.tagged(emission.origins), result)
+    value = merged_value(emission, merge, handler.tagged(emission.origins), result)
     last = len(scope.writers) - 1
     if merge.positional:
         where = handler.index_value(position(node), position_dtype(node))
@@ -172,7 +173,7 @@ def write_inner(emission: Emission) -> None:
             )  # fmt: skip
             emission.emit(f"{partial} partial{size};  // one result per piece, merged in order below", emission.own)
         emission.flush(0)
-        if plan.parallel or (chunked and _is_parallel(plan)):
+        if plan.is_parallel:
             pragma(emission, plan.parallel + (1 if chunked else 0))
         for position_, symbol in enumerate(plan.outer):
             stack.enter_context(emission.block(for_loop(symbol)))
@@ -195,11 +196,6 @@ def write_inner(emission: Emission) -> None:
         _merge_chunks(emission, merge)
 
 
-def _is_parallel(plan: LoopPlan) -> bool:
-    decision = next(d for d in plan.decisions if d.topic == "parallel-depth")
-    return bool(decision.choice)
-
-
 def _partial_index(plan: LoopPlan) -> str:
     total = Expr.of(0)
     for symbol in plan.outer:
@@ -216,7 +212,7 @@ def _finish(emission: Emission, merge: Merge, total: str) -> None:
     saved, emission.scope.vector = emission.scope.vector, None
     handler = CppOps(emission.scope)
     handler.origins = emission.own
-    _store_result(emission, handler, element, "result")
+    store_result(emission, handler, element, "result")
     emission.flush(len(emission.scope.writers) - 1)
     emission.scope.vector = saved
 
@@ -250,7 +246,7 @@ def _reduce(emission: Emission, merge: Merge, names: list[str], value: str, last
             emission.flush(level)
         if innermost is None:
             emission.flush(last)
-            emission.emit(_update(merge, names[0], value), emission.own)
+            emission.emit(update(merge, names[0], value), emission.own)
             return
         _reduce_innermost(emission, merge, names, value, last, cut=chunked and not plan.inner)
 
@@ -287,15 +283,15 @@ def _reduce_innermost(emission: Emission, merge: Merge, names: list[str], value:
         with emission.block(f"for (i64 {name} = {start}; {name} < {stop}; {name} += {width}) {{"):
             if single:
                 emission.flush(last)
-                emission.emit(_update(merge, names[0], value), emission.own)
+                emission.emit(update(merge, names[0], value), emission.own)
             for k, accumulator in enumerate(names if not single else []):
                 at = name if k == 0 else f"{name} + {k * lanes}"
-                emission.emit(_update(merge, accumulator, call(at)), emission.own)
+                emission.emit(update(merge, accumulator, call(at)), emission.own)
     elif single:
         with emission.block("{"):
             emission.emit(f"const i64 {name} = 0;")
             emission.flush(last)
-            emission.emit(_update(merge, names[0], value), emission.own)
+            emission.emit(update(merge, names[0], value), emission.own)
         return
     if not rest and not tail:
         return
@@ -303,89 +299,16 @@ def _reduce_innermost(emission: Emission, merge: Merge, names: list[str], value:
         if cut:
             stack.enter_context(emission.block(f"if (piece == {plan.chunks - 1}) {{"))
         for k in range(rest):
-            emission.emit(_update(merge, names[k % len(names)], call(str(main + k * lanes))), emission.own)
+            emission.emit(update(merge, names[k % len(names)], call(str(main + k * lanes))), emission.own)
         if tail:
             accumulator = names[rest % len(names)]
-            update = _update(merge, accumulator, call(str(whole), f"first<{tail}>"))
-            merged = update.removeprefix(f"{accumulator} = ").removesuffix(";")
+            assignment = update(merge, accumulator, call(str(whole), f"first<{tail}>"))
+            merged = assignment.removeprefix(f"{accumulator} = ").removesuffix(";")
             emission.emit(f"{accumulator} = keep(first<{tail}>, {_typed(merge, merged)}, {accumulator});", emission.own)
 
 
 def _typed(merge: Merge, text: str) -> str:
     return text if merge.positional else f"({merge.accumulator_type})({text})"
-
-
-def write_outer(emission: Emission) -> None:
-    """The vectorised loop is kept: blocks of neighbouring outputs are reduced together, row after row."""
-    plan, scope, node = emission.plan, emission.scope, emission.node
-    innermost = plan.innermost
-    assert innermost is not None
-    merge = merge_of(node, emission, True)
-    tail, whole = emission.tail(), emission.whole()
-    handler, result = emission.replay("lanes")
-    value = _value(emission, merge, handler.tagged(emission.origins), result)
-    if merge.positional:
-        where = handler.index_value(position(node), position_dtype(node))
-        value = f"{merge.accumulator_type}{{{value}, {handler.as_vector(where)}}}"
-    last = len(scope.writers) - 1
-    width = plan.lanes * plan.accumulators
-    main = whole // width * width
-    along = plan.parallel_innermost
-    with outer_loops(emission, extra_parallel=0):
-        parameters = ", ".join(["i64 " + s.name for s in (innermost, *plan.inner)] + ["auto lanes"])
-        head = f"const auto element = {captures(emission)}({parameters}) __attribute__((always_inline))"
-        emission.emit(f"{head} -> {merge.accumulator_type} {{")
-        with emission.writer.indent():
-            emission.flush(last)
-            emission.emit(f"return {value};")
-        emission.emit("};")
-        if main:
-            if along and not plan.parallel:
-                pragma(emission, 1)
-            with emission.block(for_loop(innermost, width, main)):
-                _column_block(emission, merge, innermost.name, plan.accumulators, None)
-        for start in range(main, whole, plan.lanes):
-            with emission.block("{"):
-                emission.emit(f"const i64 {innermost.name} = {start};")
-                _column_block(emission, merge, innermost.name, 1, None)
-        if tail:
-            with emission.block("{"):
-                emission.emit(f"const i64 {innermost.name} = {whole};")
-                _column_block(emission, merge, innermost.name, 1, f"first<{tail}>")
-
-
-def _column_block(emission: Emission, merge: Merge, name: str, count: int, lanes: str | None) -> None:
-    """Reduce ``count`` neighbouring vectors of outputs over all rows and store them."""
-    plan = emission.plan
-    names = [f"acc{k}" for k in range(count)] if count > 1 else ["acc"]
-    for accumulator in names:
-        emission.emit(f"{merge.accumulator_type} {accumulator} = {merge.neutral()};", emission.own)
-    rows = "".join(f", {s.name}" for s in plan.inner)
-    with contextlib.ExitStack() as stack:
-        for symbol in plan.inner:
-            stack.enter_context(emission.block(for_loop(symbol)))
-        for k, accumulator in enumerate(names):
-            at = name if k == 0 else f"{name} + {k * plan.lanes}"
-            emission.emit(_update(merge, accumulator, f"element({at}{rows}, {lanes or 'all_lanes'})"), emission.own)
-    innermost = plan.innermost
-    assert innermost is not None
-    write = emission.node.writes[0]
-    for k, accumulator in enumerate(names):
-        emission.scope.writers[-1] = type(emission.writer)()
-        handler = CppOps(emission.scope, lanes)
-        handler.origins = emission.own
-        shifted = write.index.substitute({innermost: Expr.of(innermost) + k * plan.lanes})
-        saved = emission.node
-        emission.node = _with_write(saved, shifted)
-        _store_result(emission, handler, merge, accumulator)
-        emission.node = saved
-        emission.flush(len(emission.scope.writers) - 1)
-
-
-def _with_write(node: ScheduleNode, index: Expr) -> ScheduleNode:
-    from dataclasses import replace
-
-    return replace(node, writes=(replace(node.writes[0], index=index),))
 
 
 def accumulation(node: ScheduleNode, plan: LoopPlan) -> dict[str, Any]:
@@ -400,12 +323,14 @@ def accumulation(node: ScheduleNode, plan: LoopPlan) -> dict[str, Any]:
         "chunks": plan.chunks,
         "lane_merge": "pairwise",
         "chunk_merge": "sequential",
-        "sequential": _longest_chain(node, plan),
+        "sequential": longest_chain(node, plan),
     }
 
 
-def _longest_chain(node: ScheduleNode, plan: LoopPlan) -> int:
+def longest_chain(node: ScheduleNode, plan: LoopPlan) -> int:
     """Values that enter the busiest running value one after the other."""
+    if plan.form == "outer" and plan.chunks > 1:
+        return node.reduction_numel // extent(plan.inner[0]) * plan.chunk
     if plan.form != "inner" or plan.innermost is None:
         return node.reduction_numel
     n = extent(plan.innermost)

@@ -243,6 +243,11 @@ STAX_INLINE Best<element_of<V>, element_of<I>> best_lane(Best<V, I> x) {
     }
 }
 
+template <class I, class F, class K> STAX_INLINE void store_positions(i64* p, I index, F address, K lanes) {
+    for (int k = 0; k < lanes_of<I>; ++k)
+        if (lanes.active(k)) p[address(k)] = index[k];
+}
+
 // ---- Subscripts read at run time -------------------------------------------------------------------------------------
 
 // Negative subscripts count from the end.

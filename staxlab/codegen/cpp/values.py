@@ -53,6 +53,7 @@ class Scope:
     level: dict[Symbol, int]
     neon: bool = False
     prefetch: int = 0
+    prefetch_rows: tuple[Symbol, int] | None = None
     arguments: dict[str, tuple[str, torch.dtype]] = field(default_factory=dict)
     offsets: dict[str, int] = field(default_factory=dict)
     vector_types: dict[str, tuple[str, int]] = field(default_factory=dict)
@@ -290,8 +291,7 @@ class CppOps(Ops):
         lanes = self._lanes_of(index)
         tail = "" if lanes == "all_lanes" else f", {lanes}"
         if step == 1 and self.scope.prefetch and self.masked_writer is None:
-            ahead = self.scope.prefetch // stored.itemsize
-            self._writer(True, symbols).emit(f"prefetch({pointer} + {(index + ahead).c_style()});", self.origins)
+            self._prefetch(pointer, index, stored.itemsize)
         if step == 1:
             text = f"load<{kind}>({pointer} + {address}{tail})"
         elif step == -1:
@@ -301,6 +301,16 @@ class CppOps(Ops):
         else:
             text = f"gather<{kind}>({pointer}, [=](i64 lane) {{ return {self._lane_text(index)}; }}, {lanes})"
         return self._define(text, dtype, True, symbols, comment)
+
+    def _prefetch(self, pointer: str, index: Expr, itemsize: int) -> None:
+        """Ask for the cache line that a later iteration of the innermost loop reads."""
+        ahead = index + self.scope.prefetch // itemsize
+        if self.scope.prefetch_rows is not None:
+            symbol, rows = self.scope.prefetch_rows
+            ahead = index.substitute({symbol: Expr.of(symbol) + rows})
+            if ahead == index:
+                return
+        self.scope.writers[-1].emit(f"prefetch({pointer} + {ahead.c_style()});", self.origins)
 
     def store(self, buffer: str, index: Expr, value: CppValue, *, streamed: bool = False) -> None:
         """Write a value (of the compute dtype of the buffer) at a subscript, into the innermost body."""
@@ -325,6 +335,18 @@ class CppOps(Ops):
         else:
             lane = self._lane_text(index)
             writer.emit(f"scatter({pointer}, [=](i64 lane) {{ return {lane}; }}, {text}, {lanes});", self.origins)
+
+    def store_positions(self, buffer: str, index: Expr, text: str) -> None:
+        """Write a vector of positions, which may be narrower than the int64 in memory."""
+        pointer, _ = self.argument(buffer)
+        index = self._relative(buffer, index)
+        step = self._step(index)
+        lane = f"{step}*lane" if step is not None else f"{self._lane_text(index)} - ({index.c_style()})"
+        target = f"{pointer} + {index.c_style()}"
+        lanes = self.lanes_text or "all_lanes"
+        self.scope.writers[-1].emit(
+            f"store_positions({target}, {text}, [=](i64 lane) {{ return {lane}; }}, {lanes});", self.origins
+        )
 
     # -- conditions and run-time subscripts --------------------------------------------------------------------------
 
