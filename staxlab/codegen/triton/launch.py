@@ -4,7 +4,8 @@ By Little's law the memory system is busy only while ``latency * bandwidth`` byt
 number of multiprocessors that is some 20 KiB each on a Hopper card. One program instance contributes what its block
 loads, and a multiprocessor holds as many instances as threads and registers allow. So the rules aim at
 
-* 16 bytes per load instruction and a few of them per thread: wide loads, independent of each other,
+* one 16-byte load per thread and input, and many threads: measured on an H200 (``benchmarks/gpu.py --sweep``), more
+  work per thread bought nothing, and an instance of less than 512 elements is bound by the launching of instances,
 * at least two instances per multiprocessor where the problem is large enough, so that none idles,
 * no larger a block than the problem: a block of 1024 lanes for 100 elements is a tenth used.
 
@@ -97,34 +98,39 @@ def _shrink(block: int, numel: int, wanted: int, smallest: int) -> int:
     return block
 
 
-def _warps(tile: int, per_thread: int, most: int = 8) -> int:
-    return max(1, min(most, tile // (32 * per_thread)))
+def _warps(tile: int, most: int = 8) -> int:
+    """Four elements per thread, one 16-byte load of float32, until the most warps are reached."""
+    return max(1, min(most, tile // 128))
 
 
 def _one_dimension(numel: int, wanted: int) -> tuple[dict[str, int], int]:
-    block = _shrink(1024, numel, wanted, 128)
-    return {"XBLOCK": block}, _warps(block, 8)
+    block = _shrink(512, numel, wanted, 128)
+    return {"XBLOCK": block}, _warps(block)
 
 
 def _rectangle(ynumel: int, xnumel: int, wanted: int) -> tuple[dict[str, int], int]:
+    """Large rectangles: both directions then read whole cache lines, and more of them at a time."""
+    for y, x in ((128, 64), (64, 64), (64, 32)):
+        if ynumel >= y and xnumel >= x and (ynumel // y) * (xnumel // x) >= 2 * wanted:
+            return {"YBLOCK": y, "XBLOCK": x}, 8
     y = min(32, next_power_of_two(max(ynumel, 1)))
     x = min(32, next_power_of_two(max(xnumel, 1)))
-    return {"YBLOCK": y, "XBLOCK": x}, _warps(y * x, 8)
+    return {"YBLOCK": y, "XBLOCK": x}, _warps(y * x, 4)
 
 
 def _persistent(xnumel: int, length: int, inner: bool, wanted: int) -> tuple[dict[str, int], int]:
     row = next_power_of_two(length)
-    rows = _shrink(max(1, 2048 // row), xnumel, wanted, 1 if inner else 32)
-    return {"XBLOCK": rows, "R0_BLOCK": row}, _warps(rows * row, 8)
+    rows = _shrink(max(2, 1024 // row), xnumel, wanted, 1 if inner else 32)
+    return {"XBLOCK": rows, "R0_BLOCK": row}, _warps(rows * row)
 
 
 def _looped(xnumel: int, length: int, inner: bool, wanted: int) -> tuple[dict[str, int], int]:
     if inner:
-        step = min(2048, next_power_of_two(length))
-        return {"XBLOCK": 1, "R0_BLOCK": step}, _warps(step, 8)
+        step = min(4096, next_power_of_two(length))
+        return {"XBLOCK": 1, "R0_BLOCK": step}, _warps(step, 16)
     rows = _shrink(64, xnumel, wanted, 32)
     step = min(2048 // rows, next_power_of_two(length))
-    return {"XBLOCK": rows, "R0_BLOCK": step}, _warps(rows * step, 8)
+    return {"XBLOCK": rows, "R0_BLOCK": step}, _warps(rows * step)
 
 
 def _grid(form: Form, blocks: dict[str, int]) -> tuple[int, int, int]:
