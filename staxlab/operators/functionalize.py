@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from .basis import complete_arguments, written_arguments
+from .basis import complete_arguments, is_random, written_arguments
 from .structure import flatten, rebuild
 from .tensors import Entry, ViewStep
 
@@ -38,9 +38,9 @@ class NotCovered(Exception):
 def functional_twin(func: Any) -> Any | None:
     """The overload that computes what ``func`` writes and writes nothing, or None. It takes the same arguments, but for
     the ``out=`` ones."""
-    if func.namespace != "aten":
-        return None
     name = func._opname
+    if func.namespace != "aten" or name.rstrip("_") in _UNLIKE_THEIR_TWINS:
+        return None
     names = [f"{name}_functional", _TWINS.get(name), name[:-1] if name.endswith("_") else None, name]
     expected = [a.name for a in func._schema.arguments if not (a.is_out and a.kwarg_only)]
     for packet in (getattr(aten, candidate, None) for candidate in names if candidate):
@@ -70,6 +70,9 @@ def _bare(argument: Any) -> str:
     """The type; a twin may insist on an argument that the original may leave out."""
     return str(argument.type).removeprefix("Optional[").removesuffix("]")
 
+
+# The functional version gives its result another layout.
+_UNLIKE_THEIR_TWINS = {"rrelu_with_noise"}
 
 _TWINS = {
     "normal_": "normal_functional",
@@ -201,6 +204,9 @@ class Functionalizer:
         if twin is None:
             raise NotCovered(f"{func} has no functional twin")
         targets = written_arguments(func, args, kwargs)
+        tensors = [x for x in flatten((args, kwargs)) if isinstance(x, Tensor)]
+        if is_random(func) and not all(x.is_contiguous() for x in tensors):
+            raise NotCovered("the order in which it draws random numbers follows a layout that a copy may not have")
         entries = [self._writable(target) for target in targets]
         given, named = complete_arguments(func, self.present(args), self.present(kwargs))
         named = {name: value for name, value in named.items() if name in _argument_names(twin)}

@@ -29,7 +29,7 @@ from ..capture.graph import Graph, Node, describe_value
 from ..capture.module import GraphModule, Interpreter
 from ..options import Options
 from ..provenance import NO_ORIGINS, Origins, SourceLocation
-from .basis import complete_arguments, decomposition_of, is_random, is_view, written_arguments
+from .basis import complete_arguments, decomposition_of, is_faithful, is_random, is_view, written_arguments
 from .functionalize import Functionalizer, NotCovered
 from .graph import Decomposed, Obstacle, OperatorGraph
 from .structure import flatten, rebuild
@@ -231,10 +231,11 @@ class Recorder(TorchDispatchMode):
         return result if func._schema.returns else None
 
     def _try_decomposition(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> tuple[bool, Any]:
-        """Run the rule for ``func`` under this mode. All or nothing: a rule that refuses, fails, or would make the
-        graph depend on data leaves no trace, and the operator is recorded whole."""
+        """Run the rule for ``func`` under this mode. All or nothing: a rule that refuses, fails, leads out of ``aten``,
+        would make the graph depend on data, or yields other shapes, strides or dtypes than the operator itself (which
+        is run to compare) leaves no trace, and the operator is recorded whole."""
         rule = decomposition_of(func)
-        if rule is None:
+        if rule is None or not is_faithful(func, args):
             return False, None
         mark = len(self.graph)
         before = self.log.lengths()
@@ -247,10 +248,13 @@ class Recorder(TorchDispatchMode):
             )
         except Exception:  # whatever a rule trips over, the operator itself will either do or report properly
             failed, result = True, None
+        composite = func._can_decompose()
+        if not failed and not composite:
+            failed = describe_value(result) != describe_value(func(*args, **kwargs))
         if failed:
             self._roll_back(mark, before)
             return False, None
-        if not func._can_decompose():
+        if not composite:
             names = tuple(node.name for node in self.graph.nodes[mark:])
             self.log.decomposed.append(Decomposed(str(func), names, self.position.origins, self.position.location))
         return True, result

@@ -213,6 +213,32 @@ def lower_select_scatter(call: Call, x: TensorValue, source: TensorValue, dim: i
     return _scattered(call, x, source.seen(unsqueezed(source.shape, dim)), dim, position % x.shape[dim], 1, 1)
 
 
+@lowering("diagonal_scatter", kind="joining")
+def lower_diagonal_scatter(
+    call: Call, x: TensorValue, source: TensorValue, offset: int = 0, first: int = 0, second: int = 1
+) -> TensorValue:
+    first, second, dtype = first % x.ndim, second % x.ndim, call.meta.dtype
+    rows, columns = (0, offset) if offset >= 0 else (-offset, 0)
+    length = source.shape[-1]
+    others = [d for d in range(x.ndim) if d not in (first, second)]
+
+    def compute(ops, index):
+        ops = ops.tagged(call.origins)
+        row, column = Expr.of(index[first]) - rows, Expr.of(index[second]) - columns
+        on_diagonal = ops.eq(ops.index_value(row, torch.int64), ops.index_value(column, torch.int64))
+        bound = _between(ops, Expr.of(index[first]), rows, rows + length, x.shape[first])
+        inside = on_diagonal if bound is None else ops.logical_and(on_diagonal, bound)
+
+        def read(handler):
+            return promote(handler, source.load(handler, (*(index[d] for d in others), row)), source.dtype, dtype)
+
+        return ops.where(inside, ops.masked(inside, read, 0), x.load(ops, index))
+
+    if length == 0:
+        return call.pointwise(lambda ops, a: a, x)
+    return call.computed(compute, call.meta.shape, dtype, (x, source))
+
+
 @lowering("copy", kind="pointwise")
 def lower_copy(call: Call, x: TensorValue, source: TensorValue, non_blocking: bool = False) -> TensorValue:
     """The values of ``source``, in the dtype and shape of ``x``."""

@@ -16,7 +16,7 @@ LIBRARY.update(
         "_scaled_dot_product_flash_attention_for_cpu _scaled_dot_product_flash_attention "
         "_scaled_dot_product_efficient_attention _scaled_dot_product_cudnn_attention "
         "_scaled_dot_product_attention_math "
-        "_cdist_forward _euclidean_dist "
+        "_cdist_forward _euclidean_dist _pdist_forward _trilinear "
         # convolutions, pooling windows and resampling whose gathers a library does better
         "convolution _convolution mkldnn_convolution cudnn_convolution convolution_overrideable "
         "max_pool2d_with_indices max_pool3d_with_indices avg_pool2d avg_pool3d "
@@ -33,7 +33,9 @@ LIBRARY.update(
         "_fft_c2c _fft_r2c _fft_c2r linalg_qr linalg_eig linalg_eigvals _linalg_eigh _linalg_svd linalg_lu "
         "linalg_lu_factor_ex "
         "linalg_inv_ex linalg_solve_triangular linalg_cholesky_ex linalg_ldl_factor_ex linalg_lstsq _linalg_det "
-        "_linalg_slogdet _linalg_solve_ex linalg_matrix_exp cholesky_solve cholesky_inverse triangular_solve lu_unpack "
+        "_linalg_slogdet _linalg_solve_ex linalg_matrix_exp "
+        "geqrf ormqr linalg_householder_product linalg_lu_solve linalg_ldl_solve linalg_pinv.atol_rtol_tensor cholesky "
+        "linalg_eigvalsh linalg_vander _linalg_check_errors cholesky_solve cholesky_inverse triangular_solve lu_unpack "
         # scattered writes
         "scatter.src scatter.value scatter.reduce scatter.value_reduce scatter_add scatter_reduce.two "
         "index_put index_add "

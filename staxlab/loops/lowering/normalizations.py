@@ -7,6 +7,7 @@ again in every pass, from its inputs.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -30,10 +31,25 @@ def _exponentials(call: Call, x: TensorValue, dim: int, wide: torch.dtype) -> tu
     return greatest, total
 
 
-@lowering("_softmax _safe_softmax", kind="normalization", passes=3)
-def lower_softmax(call: Call, x: TensorValue, dim: int, half_to_float: bool = False, **_) -> TensorValue:
-    if call.node.target._opname == "_safe_softmax" or not x.dtype.is_floating_point:
-        raise Decline("softmax with rows that may be masked out entirely, or of integers")
+@lowering("_safe_softmax", kind="normalization", passes=3)
+def lower_safe_softmax(call: Call, x: TensorValue, dim: int, dtype: torch.dtype | None = None) -> TensorValue:
+    """A softmax in which a row of nothing but minus infinity (everything masked out) gives zeros instead of NaN."""
+    if not x.dtype.is_floating_point or x.numel == 0 or dtype not in (None, x.dtype):
+        raise Decline("softmax of integers, of nothing, or with a conversion")
+    wide = compute_dtype(call.meta.dtype)
+    greatest, total = _exponentials(call, x, dim, wide)
+
+    def function(ops, a, m, s):
+        zero, lowest = ops.constant(0.0, wide), ops.constant(-math.inf, wide)
+        return ops.where(ops.eq(m, lowest), zero, ops.truediv(ops.exp(ops.sub(a, m)), s))
+
+    return call.pointwise(function, x, greatest, total, operand_dtype=wide)
+
+
+@lowering("_softmax", kind="normalization", passes=3)
+def lower_softmax(call: Call, x: TensorValue, dim: int, half_to_float: bool = False) -> TensorValue:
+    if not x.dtype.is_floating_point:
+        raise Decline("softmax of integers")
     if x.numel == 0:
         return call.full(0.0, call.meta.shape, call.meta.dtype)
     wide = compute_dtype(call.meta.dtype)
@@ -168,19 +184,53 @@ def lower_native_batch_norm(call: Call, x, weight, bias, mean, variance, trainin
     return _batch_norm_inference(call, x, weight, bias, mean, variance, eps)
 
 
-@lowering("_native_batch_norm_legit.no_stats _batch_norm_with_update_functional", kind="normalization", passes=3)
-def lower_batch_norm_statistics(call: Call, x, weight, bias, *arguments):
-    """Statistics of the batch itself, nothing updated."""
-    if call.node.target._opname != "_native_batch_norm_legit" or x.ndim < 2 or x.numel == 0:
-        raise Decline("batch norm that updates running statistics")
-    _, _, eps = arguments
+def _batch_statistics(call: Call, x: TensorValue, weight, bias, eps: float):
+    """The result, the mean and the reciprocal deviation over everything but channels; and the variance."""
+    if x.ndim < 2 or x.numel == 0:
+        raise Decline("batch norm of a tensor without channels or elements")
     dims: Sequence[int] = [d for d in range(x.ndim) if d != 1]
-    _, mean_meta, deviation_meta = call.val
+    mean_meta, deviation_meta = call.val[1:3]
     variance, mean = moments(call, x, dims, 0, mean_meta.dtype)
     scale = _reciprocal_deviation(call, variance, eps)
     result = normalize(call, x, mean, scale, _channels(weight, x.ndim), _channels(bias, x.ndim))
-    return (
-        result,
+    kept = (
         finish(call, mean, dims, False, mean_meta.dtype),
         finish(call, scale, dims, False, deviation_meta.dtype),
+    )
+    return result, *kept, finish(call, variance, dims, False, variance.dtype)
+
+
+@lowering("_native_batch_norm_legit.no_stats", kind="normalization", passes=3)
+def lower_batch_norm_statistics(call: Call, x, weight, bias, training: bool, momentum: float, eps: float):
+    """Statistics of the batch itself, nothing updated."""
+    return _batch_statistics(call, x, weight, bias, eps)[:3]
+
+
+@lowering("_native_batch_norm_legit_functional", kind="normalization", passes=3)
+def lower_batch_norm_training(
+    call: Call, x, weight, bias, running_mean, running_variance, training: bool, momentum: float, eps: float
+):
+    """Training: the batch's statistics are used, and the running ones move toward them by ``momentum``."""
+    if not training:
+        raise Decline("batch norm that returns statistics without computing them")
+    result, mean, scale, variance = _batch_statistics(call, x, weight, bias, eps)
+    count = x.numel // x.shape[1]
+    unbiased = count / max(count - 1, 1)
+
+    def moved(running: TensorValue, fresh: TensorValue, factor: float, meta) -> TensorValue:
+        wide = compute_dtype(fresh.dtype)
+
+        def function(ops, old, new):
+            scaled = new if factor == 1.0 else ops.mul(new, ops.constant(factor, wide))
+            step = ops.mul(ops.constant(momentum, wide), scaled)
+            return ops.add(step, ops.mul(ops.constant(1.0 - momentum, wide), old))
+
+        return call.pointwise(function, running, fresh, operand_dtype=wide, shape=meta.shape, dtype=meta.dtype)
+
+    return (
+        result,
+        mean,
+        scale,
+        moved(running_mean, mean, 1.0, call.val[3]),
+        moved(running_variance, variance, unbiased, call.val[4]),
     )

@@ -16,7 +16,7 @@ from ..layout import numel, squeezed
 from ..ops import compute_dtype
 from .call import Call
 from .registry import Decline, lowering
-from .unary import truth
+from .unary import cast, truth
 from .values import Number, TensorValue
 
 
@@ -264,7 +264,7 @@ def lower_logsumexp(call: Call, x: TensorValue, dims, keepdim: bool = False) -> 
     """``m + log(sum(exp(x - m)))`` with m the greatest element; an infinite m is not subtracted."""
     dtype = call.meta.dtype
     if not x.dtype.is_floating_point:
-        raise Decline("logsumexp of integers")
+        x = cast(call, x, dtype)
     wide, chosen = compute_dtype(dtype), all_dimensions(x, dims)
     if count_over(x, chosen) == 0:
         raise Decline("logsumexp of nothing")
