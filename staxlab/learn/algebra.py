@@ -14,15 +14,16 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 from fractions import Fraction
+from functools import lru_cache
 from typing import Any
 
 from ..errors import MissingDependencyError
 from . import limits
-from .claims import Values, falsify
+from .claims import Search, Values, falsify
 from .formula import Formula, FormulaError, Value, parse_formula
 
 RELATIONS = ("=", "<=", ">=")
@@ -97,36 +98,50 @@ def examine(
 
     ``constants`` are names with one fixed value each. Raises MissingDependencyError without SymPy.
     """
-    fixed = dict(constants or {})
-
-    def against(**point: Any) -> tuple[Value | None, Value | None, str] | None:
-        try:
-            a, b = left.at(**fixed, **point), right.at(**fixed, **point)
-        except FormulaError as error:
-            return None, None, str(error)
-        return None if _related(a, relation, b) else (a, b, "")
-
-    search = falsify(against, domain, seed=seed, trials=trials, purpose="algebra")
-    if not search.survived:
+    fixed = tuple((constants or {}).items())
+    search = _search(left, relation, right, tuple(domain.items()), fixed, seed, trials)
+    if search.counterexample is not None:
         a, b, problem = search.reason
-        return Link(Standing.REFUTED, search.counterexample, a, b, search.trials, problem)
+        return Link(Standing.REFUTED, dict(search.counterexample), a, b, search.trials, problem)
     load_sympy()  # a missing package must be reported as such, not as an undecided step
     # Simplification has no bound of its own; a step that takes too long stays undecided.
     outcome = limits.call(_prove, left, relation, right, tuple(domain), fixed, seconds=PROOF_SECONDS)
     return Link(Standing.PROVED if outcome.value is True else Standing.UNDECIDED, trials=search.trials)
 
 
+# Both halves are remembered: students check the same chain again and again, changing one step.
+@lru_cache(maxsize=1024)
+def _search(
+    left: Formula,
+    relation: str,
+    right: Formula,
+    domain: tuple[tuple[str, Values], ...],
+    fixed: tuple[tuple[str, Fraction], ...],
+    seed: int | None,
+    trials: int,
+) -> Search:
+    def against(**point: Any) -> tuple[Value | None, Value | None, str] | None:
+        try:
+            a, b = left.at(**dict(fixed), **point), right.at(**dict(fixed), **point)
+        except FormulaError as error:
+            return None, None, str(error)
+        return None if _related(a, relation, b) else (a, b, "")
+
+    return falsify(against, dict(domain), seed=seed, trials=trials, purpose="algebra")
+
+
+@lru_cache(maxsize=1024)
 def _prove(
-    left: Formula, relation: str, right: Formula, variables: Sequence[str], fixed: Mapping[str, Fraction]
+    left: Formula, relation: str, right: Formula, variables: tuple[str, ...], fixed: tuple[tuple[str, Fraction], ...]
 ) -> bool:
     """Prove it for every value of the constants if possible (short sums stay symbolic), else for the given ones."""
     sympy = load_sympy()
     symbols = {name: sympy.Symbol(name, integer=True, positive=True) for name in variables}
     general = {
         name: sympy.Symbol(name, integer=value.denominator == 1 or None, positive=value > 0 or None)
-        for name, value in fixed.items()
+        for name, value in fixed
     }
-    numeric = {name: sympy.Rational(value.numerator, value.denominator) for name, value in fixed.items()}
+    numeric = {name: sympy.Rational(value.numerator, value.denominator) for name, value in fixed}
     return any(_holds(left, relation, right, symbols | constants) for constants in (general, numeric))
 
 

@@ -98,6 +98,15 @@ def as_number(answer: Any) -> Value:
 
     Accepts Python, NumPy and SymPy numbers, one-element tensors, and text such as ``"3/8"``. Raises Malformed.
     """
+    try:
+        return _as_number(answer)
+    except Malformed:
+        raise
+    except Exception as error:  # an object whose conversion raises
+        raise Malformed(f"reading it as a number raised {type(error).__name__}: {error}") from None
+
+
+def _as_number(answer: Any) -> Value:
     if isinstance(answer, str):
         try:
             return parse_formula(answer, ()).at()

@@ -144,6 +144,10 @@ class lists:
         for i, element in enumerate(value):
             for candidate in self.elements.simpler(element):
                 yield value[:i] + [candidate] + value[i + 1 :]
+        for i, element in enumerate(value):  # equal elements together: [1, 1] refutes where [0, 1] does not
+            if value.count(element) > 1 and value.index(element) == i:
+                for candidate in self.elements.simpler(element):
+                    yield [candidate if other == element else other for other in value]
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ import difflib
 import math
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 
 Value = Fraction | float
@@ -35,11 +35,14 @@ class FormulaError(ValueError):
 
 @dataclass(frozen=True)
 class Formula:
-    """A parsed formula. ``names`` are the symbols it may use; ``tree`` is the checked syntax tree."""
+    """A parsed formula. ``names`` are the symbols it may use; ``tree`` is the checked syntax tree.
+
+    Two formulas are equal when their texts are, which is not the mathematical question.
+    """
 
     text: str
     names: tuple[str, ...]
-    tree: ast.expr
+    tree: ast.expr = field(compare=False, repr=False)
 
     def at(self, **values: Fraction | int) -> Value:
         """The value at a point: an exact Fraction where possible, otherwise a float.
@@ -124,6 +127,8 @@ def _check(node: ast.expr, names: frozenset[str]) -> None:
                 raise FormulaError(f"{function} takes {count} argument{'s' * (high > 1)}, got {len(args)}")
             for argument in args:
                 _check(argument, names)
+        case ast.Call(func=ast.Name(id=function)) if function in FUNCTIONS:
+            raise FormulaError(f"{function} takes plain arguments, as in {function}(2)")
         case ast.Call(func=ast.Name(id=function)):
             if function in names:
                 raise FormulaError(f"{function} is a number, not a function; write {function}*(...) for a product")

@@ -19,7 +19,7 @@ from typing import Any
 from ..errors import MissingDependencyError
 from .answers import Field, Malformed, Prose
 from .exercise import Exercise, LearnError, Part, exercise_ids, load, split_target
-from .feedback import Feedback, Item, PartFeedback, Verdict, malformed, missing, pending, unchecked
+from .feedback import Feedback, Item, PartFeedback, Status, Verdict, malformed, missing, pending, unchecked
 from .records import StudentRecord, now
 from .rubrics import Rubric
 from .variants import seed_of, variant_for
@@ -98,11 +98,12 @@ def _grade(
     verdicts: dict[str, Verdict] = {}
     read: dict[str, Any] = {}
     for field in exercise.fields:  # all of them: an answer to another part may be referred to
-        if field.is_missing(given.get(field.name)):
-            verdicts[field.name] = missing()
-            continue
         try:
-            read[field.name] = field.read(given[field.name], constants)
+            answer = given.get(field.name)
+            if field.is_missing(answer):
+                verdicts[field.name] = missing()
+            else:
+                read[field.name] = field.read(answer, constants)
         except Malformed as problem:
             verdicts[field.name] = malformed(field.complaint(str(problem)))
         except Exception as error:  # an object whose repr, comparison or conversion raises
@@ -116,8 +117,8 @@ def _grade(
         items = []
         for field in part.fields:
             verdict = verdicts.get(field.name) or _judge(field, judges[field.name], read[field.name])
-            if isinstance(field, Prose) and field.name not in read:
-                verdict = pending("Written in your notebook or on paper, this is read by your instructor.")
+            if isinstance(field, Prose):
+                verdict = _left_to_a_reader(verdict)
             items.append(Item(field.name, field.label, Fraction(field.points), verdict))
         results.append(PartFeedback(part.name, part.title, tuple(items)))
     return Feedback(exercise.id, exercise.title, seed, variant.describe(), tuple(results), notes)
@@ -131,6 +132,13 @@ def _judge(field: Field, judge: Any, value: Any) -> Verdict:
     except Exception as error:
         # A defect of the checker. It costs the student nothing but an explanation, and the rest is still judged.
         return unchecked(f"The checker of {field.name} failed ({type(error).__name__}: {error}). Please report this.")
+
+
+def _left_to_a_reader(verdict: Verdict) -> Verdict:
+    """Prose never counts among the points a program gives, whether it was handed in here, elsewhere or not readable."""
+    if verdict.status is Status.MISSING:
+        return pending("Written in your notebook or on paper, this is read by your instructor.")
+    return verdict if verdict.status is Status.PENDING else pending(verdict.message)
 
 
 def _fail(error: Exception, value: Any) -> Verdict:

@@ -103,17 +103,24 @@ def formula_mutants(text: str, names: tuple[str, ...], constants: Mapping[str, F
 
     def values(formula: str) -> list[Any]:
         found = []
+        parsed = parse_formula(formula, names)
         for point in points:
             try:
-                found.append(parse_formula(formula, names).at(**point))
+                found.append(parsed.at(**point))
             except FormulaError as error:
                 found.append(str(error))
         return found
 
+    # The index of a Sum stands in a tuple; elsewhere it looks like any other name.
+    indices = {n.elts[0].id for n in ast.walk(original.tree) if isinstance(n, ast.Tuple)}
     truth, seen = values(text), {ast.unparse(original.tree)}
-    for tree in single_changes(original.tree, names):
+    for tree in single_changes(original.tree, (*names, *indices)):
         changed = ast.unparse(tree)
-        if changed not in seen and values(changed) != truth:
+        try:
+            different = changed not in seen and values(changed) != truth
+        except FormulaError:
+            continue  # no formula any more: refused before it is judged
+        if different:
             seen.add(changed)
             yield changed
 
