@@ -380,12 +380,22 @@ def _fall_back(compilation: Compilation, reason: str) -> None:
 
 def _executor(compilation: Compilation) -> Callable[[list[torch.Tensor]], Any] | None:
     if compilation.artifact is not None:
-        return compilation.artifact.call
+        call = compilation.artifact.call
+        constants = _tensor_constants(compilation)
+        return (lambda inputs: call([*inputs, *constants])) if constants else call
     if compilation.options.backend == "eager" or compilation.fallback_reason:
         return _flat(compilation.transforms.final)
     if compilation.options.backend == "aot_eager":
         return _flat(compilation.operators.module)
     return None
+
+
+def _tensor_constants(compilation: Compilation) -> list[torch.Tensor]:
+    """Tensors the operator graph holds as constants and the kernels read as further inputs, in the program's order."""
+    module = compilation.operators.module
+    constants = {node.name: module.constants[node.target] for node in module.graph if node.op == "get_attr"}
+    placeholders = {node.name for node in module.graph.placeholders}
+    return [constants[b.name] for b in compilation.loops.inputs if b.name not in placeholders]
 
 
 def _flat(module: GraphModule) -> Callable[[list[torch.Tensor]], tuple]:

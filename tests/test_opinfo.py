@@ -1,0 +1,139 @@
+"""PyTorch's own operator samples, through the whole compiler: every operator, not only those lowered natively.
+
+A sample may be compiled natively, run through a library call or a fallback, or be refused when it is captured; what it
+may never do is give another value, dtype or (dense) layout than eager, or crash.
+"""
+
+from __future__ import annotations
+
+import collections
+import itertools
+import warnings
+
+import pytest
+import torch
+
+import staxlab
+
+op_db = pytest.importorskip("torch.testing._internal.common_methods_invocations").op_db
+
+# Values that are uninitialised or random by definition.
+NOT_COMPARABLE = {
+    "empty", "empty_like", "new_empty", "new_empty_strided", "empty_strided", "empty_permuted", "rand_like", "randn",
+    "randn_like", "randint", "randint_like", "bernoulli", "multinomial", "normal", "uniform", "cauchy", "exponential",
+    "geometric", "log_normal", "nn.functional.dropout", "nn.functional.dropout2d", "nn.functional.dropout3d",
+    "nn.functional.alpha_dropout", "nn.functional.feature_alpha_dropout",
+}  # fmt: skip
+OPERATORS = [op for op in op_db if op.name not in NOT_COMPARABLE]
+DTYPES = (torch.float64, torch.int64, torch.int32, torch.uint8, torch.bool, torch.bfloat16, torch.float16)
+# Half precision rounds after each operator in eager and once per fused chain here.
+TOLERANCE = {torch.bfloat16: 2e-2, torch.float16: 4e-3}
+
+
+def fresh(value):
+    if isinstance(value, torch.Tensor):
+        return value.detach().clone(memory_format=torch.preserve_format)
+    if isinstance(value, (list, tuple)) and not hasattr(value, "_fields"):
+        return type(value)(fresh(part) for part in value)
+    return value
+
+
+def is_dense(tensor: torch.Tensor) -> bool:
+    extents = sorted((stride, extent) for stride, extent in zip(tensor.stride(), tensor.shape, strict=True) if extent > 1)
+    expected = 1
+    for stride, extent in extents:
+        if stride != expected:
+            return False
+        expected *= extent
+    return True
+
+
+def agree(result, expected, tolerance) -> None:
+    if isinstance(expected, torch.Tensor):
+        check_stride = expected.layout == torch.strided and expected.numel() > 0 and is_dense(expected)
+        bounds = {} if tolerance is None else {"rtol": tolerance, "atol": tolerance}
+        torch.testing.assert_close(result, expected, equal_nan=True, **bounds)
+        if check_stride:
+            kept = [axis for axis, extent in enumerate(expected.shape) if extent > 1]
+            assert [result.stride(a) for a in kept] == [expected.stride(a) for a in kept]
+    elif isinstance(expected, (list, tuple)):
+        assert type(result) is type(expected)
+        for part, wanted in zip(result, expected, strict=True):
+            agree(part, wanted, tolerance)
+    else:
+        torch.testing.assert_close(result, expected, equal_nan=True)
+
+
+def outcome(compiled) -> str:
+    if not compiled.versions:
+        return "eager"
+    compilation = compiled.versions[0].compilation
+    if compilation.fallback_reason:
+        return "captured graph"
+    if compilation.kernels.fallbacks:
+        return "fallback kernel"
+    return "library call" if any(k.language == "extern" for k in compilation.kernels) else "native"
+
+
+def run(op, sample, dtype) -> str:
+    """Compare one sample with eager; returns how it was compiled."""
+    arguments = (sample.input, *sample.args)
+    torch.manual_seed(0)
+    try:
+        expected = op.op(*fresh(list(arguments)), **{k: fresh(v) for k, v in sample.kwargs.items()})
+    except Exception:
+        return "eager refuses"
+    compiled = staxlab.compile(lambda *args, **kwargs: op.op(*args, **kwargs))
+    torch.manual_seed(0)
+    try:
+        result = compiled(*fresh(list(arguments)), **{k: fresh(v) for k, v in sample.kwargs.items()})
+    except staxlab.CaptureError:
+        return "refused"
+    agree(result, expected, TOLERANCE.get(dtype))
+    return outcome(compiled)
+
+
+def check(op, dtype, limit: int, noncontiguous: bool = False) -> None:
+    if dtype not in op.supported_dtypes("cpu"):
+        pytest.skip(f"eager does not support {dtype}")
+    counts: collections.Counter[str] = collections.Counter()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for sample in itertools.islice(op.sample_inputs("cpu", dtype, requires_grad=False), limit):
+            try:
+                given = sample.noncontiguous() if noncontiguous else sample
+            except Exception:  # a sample that has no non-contiguous twin
+                continue
+            counts[run(op, given, dtype)] += 1
+
+
+@pytest.mark.parametrize("op", OPERATORS, ids=lambda op: op.formatted_name)
+def test_float32(op):
+    check(op, torch.float32, 1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("op", OPERATORS, ids=lambda op: op.formatted_name)
+def test_float32_strided(op):
+    check(op, torch.float32, 3, noncontiguous=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("op", OPERATORS, ids=lambda op: op.formatted_name)
+def test_other_dtypes(op):
+    for dtype in DTYPES:
+        if dtype in op.supported_dtypes("cpu"):
+            check(op, dtype, 1)
+
+
+NATIVE = {
+    "add", "mul", "sub", "exp", "nn.functional.relu", "sum", "amax", "mean", "where", "clamp", "transpose", "cat",
+    "softmax", "nn.functional.layer_norm", "nn.functional.gelu", "sigmoid", "var", "argmax",
+}  # fmt: skip
+
+
+def test_the_common_operators_are_compiled_natively():
+    for name in NATIVE:
+        op = next(op for op in OPERATORS if op.name == name)
+        sample = next(iter(op.sample_inputs("cpu", torch.float32, requires_grad=False)))
+        assert run(op, sample, torch.float32) == "native", name
