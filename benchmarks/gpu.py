@@ -140,6 +140,9 @@ def measure(case: GpuCase, readings: int) -> dict[str, Any]:
         )
         del result
         runners[name] = lambda inputs, function=function: function(*inputs)
+    # The compiled region alone, without specialization and dispatch: what the kernels could do if the host kept up.
+    runners["staxlab_region"] = peers["staxlab"].versions[-1].compilation.artifact.call
+    record["peers"]["staxlab_region"] = {}
     kernels = peers["staxlab"].versions[-1].compilation.kernels
     record["staxlab_bytes"] = kernels.bytes_moved
     record["staxlab_kernels"] = [
@@ -189,21 +192,32 @@ def copy_bandwidth() -> float:
     return 2 * source.nbytes / statistics.median(values)
 
 
-def host_overhead(calls: int = 2000) -> dict[str, float]:
-    """Seconds of host time per call on 8 elements: x*2 + 1, the device never being the bottleneck."""
+def host_overhead(calls: int = 1000) -> dict[str, float]:
+    """Seconds of host time per call on 8 elements, ``x*2 + 1``, the device never being the bottleneck: with the same
+    tensor every time, with four in turn, and staxlab's region and its bare launch alone."""
     case = GpuCase("overhead", lambda x: x * 2 + 1, ((2, 4),), 16)
-    (x,) = case.inputs(0)
-    found: dict[str, list[float]] = {}
+    given = [case.inputs(k)[0] for k in range(4)]
     functions = peers_of(case)
-    for function in functions.values():
-        for _ in range(50):
+    work: dict[str, Callable[[int], Any]] = {}
+    for name, function in functions.items():
+        for x in given:
             function(x)
+        work[name] = lambda k, function=function: function(given[0])
+        work[f"{name}, tensors in turn"] = lambda k, function=function: function(given[k & 3])
+    compilation = functions["staxlab"].versions[-1].compilation
+    from staxlab.codegen.triton.launcher import load
+
+    launch, out = load(compilation.kernels[0]), torch.empty_like(given[0])
+    work["staxlab region"] = lambda k: compilation.artifact.call([given[k & 3]])
+    work["staxlab launch"] = lambda k: launch(given[0], out)
+    found: dict[str, list[float]] = {}
     for _ in range(7):
-        for name, function in functions.items():
+        for name, run in work.items():
+            run(0)
             torch.cuda.synchronize()
             began = time.perf_counter()
-            for _ in range(calls):
-                function(x)
+            for k in range(calls):
+                run(k)
             found.setdefault(name, []).append((time.perf_counter() - began) / calls)
             torch.cuda.synchronize()
     return {name: statistics.median(values) for name, values in found.items()}

@@ -4,8 +4,8 @@ By Little's law the memory system is busy only while ``latency * bandwidth`` byt
 number of multiprocessors that is some 20 KiB each on a Hopper card. One program instance contributes what its block
 loads, and a multiprocessor holds as many instances as threads and registers allow. So the rules aim at
 
-* one 16-byte load per thread and input, and many threads: measured on an H200 (``benchmarks/gpu.py --sweep``), more
-  work per thread bought nothing, and an instance of less than 512 elements is bound by the launching of instances,
+* one or two 16-byte loads per thread and input, and many threads: measured on an H200 (``benchmarks/gpu.py --sweep``),
+  more work per thread bought nothing, and an instance of less than 512 elements is bound by the launching of instances,
 * at least two instances per multiprocessor where the problem is large enough, so that none idles,
 * no larger a block than the problem: a block of 1024 lanes for 100 elements is a tenth used.
 
@@ -126,8 +126,10 @@ def _persistent(xnumel: int, length: int, inner: bool, wanted: int) -> tuple[dic
 
 def _looped(xnumel: int, length: int, inner: bool, wanted: int) -> tuple[dict[str, int], int]:
     if inner:
+        # 4096 elements per step, of one long row or of two shorter ones.
         step = min(4096, next_power_of_two(length))
-        return {"XBLOCK": 1, "R0_BLOCK": step}, _warps(step, 16)
+        rows = _shrink(4096 // step, xnumel, wanted, 1)
+        return {"XBLOCK": rows, "R0_BLOCK": step}, _warps(rows * step, 16)
     rows = _shrink(64, xnumel, wanted, 32)
     step = min(2048 // rows, next_power_of_two(length))
     return {"XBLOCK": rows, "R0_BLOCK": step}, _warps(rows * step)
