@@ -343,3 +343,46 @@ def test_columns_reduced_over_two_loops():
 
     program = reduction({"x": x}, (3, 70), (40, 50), "sum", F32, F32, compute)
     assert_same(run(program, {"x": x}), x.sum((0, 2)))
+
+
+@pytest.mark.parametrize("dtype", (F32, F64, torch.int16, torch.bfloat16, BOOL), ids=str)
+def test_tiles_turned_over_in_registers(dtype):
+    """x.t() + y (Example 6.1), with whole tiles, both edges, a batch, and an operand of another width."""
+    for instruction_set in RUNNABLE:
+        for batch, rows, columns in ((1, 64, 64), (2, 70, 133), (1, 17, 200), (3, 16, 35)):
+            x, y = filled((batch, columns, rows), dtype), filled((batch, rows, columns), dtype, 1)
+            inputs = {"x": x, "y": y}
+
+            def compute(ops, i, rows=rows, columns=columns):
+                a = ops.load("x", i[0] * (rows * columns) + i[1] + i[2] * rows)
+                b = ops.load("y", i[0] * (rows * columns) + i[1] * columns + i[2])
+                return ops.apply("logical_xor" if dtype == BOOL else "sub", a, b)
+
+            program = pointwise(inputs, (batch, rows, columns), dtype, compute)
+            compiled, kernels, _ = compile_program(program, instruction_set)
+            assert_same(compiled.call([x, y])[0], expected(program, inputs))
+            lanes = kernels[0].launch["vector_lanes"]
+            if 1 < lanes <= min(rows, columns):
+                assert any(d.topic == "tile" for d in kernels[0].decisions), (instruction_set, rows, columns)
+
+
+def test_a_large_transpose_is_shared_among_threads():
+    x = torch.randn(1100, 1037)
+    program = pointwise({"x": x}, (1037, 1100), F32, lambda ops, i: ops.load("x", i[1] * 1037 + i[0]))
+    compiled, kernels, _ = compile_program(program, threads=2)
+    assert kernels[0].launch["parallel"] >= 1
+    assert_same(compiled.call([x])[0], x.t().contiguous())
+
+
+def test_parallel_loops_around_values_of_outer_loops():
+    """Few outer iterations: the vector loop joins the parallel loop, and nothing may stand between the two."""
+    x, row = torch.randn(3, 100_003), torch.randn(3)
+    inputs = {"x": x, "row": row}
+
+    def compute(ops, i):
+        return ops.mul(ops.load("x", i[0] * 100_003 + i[1]), ops.exp(ops.load("row", i[0])))
+
+    program = pointwise(inputs, (3, 100_003), F32, compute)
+    compiled, kernels, _ = compile_program(program, threads=4)
+    assert kernels[0].launch["parallel"] == 2
+    assert_same(compiled.call([x, row])[0], x * row.exp()[:, None], rtol=1e-6, atol=0)

@@ -19,7 +19,8 @@ from .columns import ROWS_AT_ONCE, write_outer
 from .loops import Emission, levels, write_pointwise
 from .plan import LoopPlan, plan
 from .reductions import accumulation, write_empty_reduction, write_inner
-from .types import identifier, stored_name
+from .tiles import write_tiles
+from .types import element_bytes, identifier, stored_name
 from .values import Scope
 
 #: Flags that select an instruction set. Part of the compiler command, hence of the cache key.
@@ -125,6 +126,8 @@ def generate_kernel(
         with emission_writer.indent():
             if empty_reduction:
                 write_empty_reduction(emission)
+            elif loop_plan.tile is not None:
+                write_tiles(emission)
             elif loop_plan.form == "pointwise":
                 write_pointwise(emission)
             elif loop_plan.form == "inner":
@@ -156,7 +159,9 @@ def _scope(schedule: Schedule, arguments: tuple[KernelArgument, ...], device: De
 def _prepare(scope: Scope, loop_plan: LoopPlan) -> None:
     nested = loop_plan.outer + (loop_plan.inner if loop_plan.form == "inner" else ())
     scope.vector, scope.lanes, scope.prefetch = loop_plan.vector, loop_plan.lanes, loop_plan.prefetch
-    scope.level = levels(nested, loop_plan.parallel)
+    # A vector loop that is part of the parallel loop leaves no room for code outside the innermost body.
+    whole_nest = loop_plan.parallel and loop_plan.parallel_innermost and loop_plan.form == "pointwise"
+    scope.level = levels(nested, len(nested) + 1 if whole_nest else loop_plan.parallel)
     if loop_plan.strips:
         scope.prefetch_rows = (loop_plan.inner[-1], ROWS_AT_ONCE)
     scope.writers = [CodeWriter() for _ in range(len(nested) + 2)]
@@ -224,8 +229,6 @@ def _translation_unit(
 
 def _mask_element(scope: Scope, loop_plan: LoopPlan) -> str:
     """Masks are as wide as the widest value, so that comparing and selecting need no conversion."""
-    from .types import element_bytes
-
     names = {"f32": 4, "f64": 8, "i64": 8, "i32": 4, "i16": 2, "i8": 1, "u8": 1}
     widths = [names[e] for e, lanes in scope.vector_types.values() if lanes == loop_plan.lanes]
     return {1: "i8", 2: "i16", 4: "i32", 8: "i64"}[max(widths, default=element_bytes(torch.bool))]

@@ -39,6 +39,9 @@ STRIPS_FROM = 1 << 20
 STRIP_BYTES = 4096
 MOST_PARTIALS = 1 << 16
 
+#: Elements along each side of a block of transposing tiles.
+BLOCK = 64
+
 #: Vector registers a block of accumulators may take in a reduction over outer loops.
 DEFAULT_ACCUMULATORS = 4
 
@@ -53,6 +56,7 @@ class LoopPlan:
     reduction without vectors) or "outer" (the vectorised loop is kept, the reduced loops run inside it).
     ``chunks > 1`` cuts the first reduced loop into pieces of ``chunk`` iterations with partial results of their own.
     ``strips`` keeps the running results of an "outer" reduction in the first-level cache instead of registers.
+    ``tile`` is the other index of a two-dimensional tile (it is not among ``outer`` then).
     ``prefetch`` is how many bytes ahead of each consecutive read its cache line is asked for (0: not at all);
     ``streamed`` makes stores bypass the caches.
     """
@@ -69,6 +73,7 @@ class LoopPlan:
     chunks: int = 1
     chunk: int = 0
     strips: bool = False
+    tile: Symbol | None = None
     prefetch: int = 0
     streamed: bool = False
     decisions: tuple[Decision, ...] = ()
@@ -153,10 +158,11 @@ def plan(node: ScheduleNode, device: DeviceSpec, options: Options, bytes_read: i
     else:
         innermost = vector
     form = "pointwise" if not reduced else "outer" if innermost in kept else "inner"
-    outer = [s for s in kept if s != innermost]
+    tile, tile_decision = _choose_tile(node, body, vector, lanes) if form == "pointwise" else (None, None)
+    outer = [s for s in kept if s != innermost and s != tile]
     inner = [s for s in reduced if s != innermost]
-    work = _work(node, body, statements, accesses, innermost, lanes)
-    decisions = [vector_decision]
+    work = _work(node, statements, accesses, innermost, lanes, tile)
+    decisions = [vector_decision] + ([tile_decision] if tile_decision else [])
     accumulators, chunks, chunk, strips = 1, 1, 0, False
     if form == "inner":
         accumulators, decision = _choose_accumulators(node, innermost, lanes, options)
@@ -169,6 +175,8 @@ def plan(node: ScheduleNode, device: DeviceSpec, options: Options, bytes_read: i
         if strips:
             chunks, chunk, decision = _choose_row_pieces(node, inner[0], innermost, lanes)
             decisions.append(decision)
+    if tile is not None:
+        chunks = -(-extent(tile) // BLOCK)
     pieces = -(-extent(innermost) // (lanes * accumulators)) if innermost else 1
     parallel, along, decision = _choose_parallel(node, outer, form, chunks, pieces, work, device)
     decisions.append(decision)
@@ -176,7 +184,7 @@ def plan(node: ScheduleNode, device: DeviceSpec, options: Options, bytes_read: i
     decisions.append(decision)
     return LoopPlan(
         form, tuple(outer), tuple(inner), vector, innermost, lanes, parallel, along, accumulators, chunks, chunk,
-        strips, prefetch, decisions=tuple(decisions),
+        strips, tile, 0 if tile else prefetch, decisions=tuple(decisions),
     )  # fmt: skip
 
 
@@ -243,18 +251,21 @@ def _choose_vector(
 
 def _work(
     node: ScheduleNode,
-    body: LoopBody,
     statements: list[Statement],
     accesses: list[Expr],
     innermost: Symbol | None,
     lanes: int,
+    tile: Symbol | None,
 ) -> float:
     """Estimated vector operations of the whole node."""
     if innermost is None:
         return 1.0
-    per_vector = sum(_access_cost(a, innermost, lanes) for a in accesses) + sum(
-        _operation_cost(s, lanes) for s in statements
-    )
+
+    def access(index: Expr) -> float:
+        turned = tile is not None and is_transposed(index, tile, innermost)
+        return 2.0 + math.log2(lanes) / 2 if turned else _access_cost(index, innermost, lanes)
+
+    per_vector = sum(access(a) for a in accesses) + sum(_operation_cost(s, lanes) for s in statements)
     points = node.numel * max(node.reduction_numel, 1)
     return per_vector * points / extent(innermost) * -(-extent(innermost) // lanes)
 
@@ -298,6 +309,33 @@ def _choose_chunks(
         return 1, 0, Decision("chunks", node.name, 1, "the outermost reduced loop is too short to cut", inputs=inputs)
     reason = "few outputs: pieces of fixed size are reduced apart and merged in order, whatever the number of threads"
     return chunks, chunk, Decision("chunks", node.name, chunks, reason, inputs=(*inputs, ("iterations each", chunk)))
+
+
+def _choose_tile(
+    node: ScheduleNode, body: LoopBody, vector: Symbol | None, lanes: int
+) -> tuple[Symbol | None, Decision | None]:
+    """The other index of a tile, if some read runs along it and across the vectorised one."""
+    if vector is None or extent(vector) < lanes:
+        return None, None
+    conditional = {access.index for access in body.reads() if access.conditional}
+    loads = [s.args[1] for s in body.all_statements() if s.operation == "load" and s.args[1] not in conditional]
+    for symbol in body.indices:
+        if symbol == vector or extent(symbol) < lanes:
+            continue
+        turned = [index for index in loads if is_transposed(index, symbol, vector)]
+        if turned:
+            reason = f"{len(turned)} of {len(loads)} reads run along {symbol} and across {vector}: turned in registers"
+            inputs = (("tile", f"{lanes} x {lanes}"),)
+            return symbol, Decision("tile", node.name, symbol.name, reason, (None, symbol.name), inputs)
+    return None, None
+
+
+def is_transposed(index: Expr, across: Symbol, along: Symbol) -> bool:
+    """Whether a read steps by one element along ``across`` and by more along ``along``."""
+    one, step = index.coefficient(across), index.coefficient(along)
+    if one is None or step is None or not (one.is_constant and step.is_constant):
+        return False
+    return int(one) == 1 and abs(int(step)) > 1 and not any(s.name.startswith("indirect") for s in index.symbols)
 
 
 def _choose_strips(

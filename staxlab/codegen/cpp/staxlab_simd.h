@@ -93,6 +93,7 @@ template <class V> STAX_INLINE V splat(element_of<V> x) {
 template <class V> STAX_INLINE V iota() {
     V v{};
     if constexpr (!is_scalar<V>)
+#pragma GCC unroll 64
         for (int k = 0; k < lanes_of<V>; ++k) v[k] = (element_of<V>)k;
     return v;
 }
@@ -346,6 +347,7 @@ template <class S, class V> STAX_INLINE void stream(S* p, V x) {
 
 template <class V> STAX_INLINE V reverse(V v) {
     V r;
+#pragma GCC unroll 64
     for (int k = 0; k < lanes_of<V>; ++k) r[k] = v[lanes_of<V> - 1 - k];
     return r;
 }
@@ -374,6 +376,42 @@ template <class S, class F, class V, class K> STAX_INLINE void scatter(S* p, F a
 #pragma GCC unroll 64
     for (int k = 0; k < lanes_of<V>; ++k)
         if (lanes.active(k)) *(element_of<R>*)(p + address(k)) = r[k];
+}
+// A square of elements turned over in registers: afterwards v[i] holds what was element i of every vector. Each round
+// exchanges the off-diagonal blocks of pairs of vectors that are `half` apart, halving the blocks every time.
+template <int half, class V> STAX_INLINE void turn(V* v) {
+    constexpr int L = lanes_of<V>;
+    if constexpr (half > 0) {
+#pragma GCC unroll 64
+        for (int i = 0; i < L; ++i) {
+            if (i & half) continue;
+            V a = v[i], b = v[i + half];
+#ifdef __clang__
+            for (int j = 0; j < L; ++j) v[i][j] = j & half ? b[j - half] : a[j];
+            for (int j = 0; j < L; ++j) v[i + half][j] = j & half ? b[j] : a[j + half];
+#else
+            int_like<V> upper{}, lower{};
+#pragma GCC unroll 64
+            for (int j = 0; j < L; ++j) {
+                upper[j] = j & half ? L + j - half : j;
+                lower[j] = j & half ? L + j : j + half;
+            }
+            v[i] = __builtin_shuffle(a, b, upper);
+            v[i + half] = __builtin_shuffle(a, b, lower);
+#endif
+        }
+        turn<half / 2>(v);
+    }
+}
+// Reads `lanes` rows of memory `step` elements apart, `rows` elements of each, and turns them over.
+template <class V, class S, class A, class B> STAX_INLINE void load_turned(V* out, const S* p, i64 step, A rows, B lanes) {
+    using R = Vec<typename memory<S>::raw, lanes_of<V>>;
+    R raw[lanes_of<V>];
+#pragma GCC unroll 64
+    for (int k = 0; k < lanes_of<V>; ++k) raw[k] = lanes.active(k) ? raw_load<R>(p + k * step, rows) : R{};
+    turn<lanes_of<V> / 2>(raw);
+#pragma GCC unroll 64
+    for (int k = 0; k < lanes_of<V>; ++k) out[k] = widen<V, S>(raw[k]);
 }
 // A vector made lane by lane: subscripts that are no straight line.
 template <class V, class F> STAX_INLINE V per_lane(F f) {

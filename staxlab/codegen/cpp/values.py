@@ -56,6 +56,7 @@ class Scope:
     prefetch_rows: tuple[Symbol, int] | None = None
     arguments: dict[str, tuple[str, torch.dtype]] = field(default_factory=dict)
     offsets: dict[str, int] = field(default_factory=dict)
+    preloaded: dict[tuple[str, Expr], str] = field(default_factory=dict)
     vector_types: dict[str, tuple[str, int]] = field(default_factory=dict)
     imports: dict[str, tuple[str, int]] = field(default_factory=dict)
     checks: list[tuple[str, str]] = field(default_factory=list)
@@ -273,6 +274,8 @@ class CppOps(Ops):
         pointer, stored = self.argument(buffer)
         stored_name(stored, buffer)
         dtype = compute_dtype(stored)
+        if (buffer, index) in self.scope.preloaded:
+            return CppValue(self.scope.preloaded[buffer, index], dtype, True, frozenset(Expr.of(index).symbols))
         index = self._relative(buffer, index)
         vector = self._varies(index)
         symbols = self._symbols(index)
