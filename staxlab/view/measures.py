@@ -24,7 +24,11 @@ def table_markup(record: Any) -> Html:
         ]
         rows.append(element("tr", element("th", first, scope="row"), cells))
     drawn = element(
-        "table", element("caption", record.caption), element("thead", head), element("tbody", rows), class_="sx-table"
+        "table",
+        element("caption", record.caption, class_="sx-spoken"),  # the pane's title says the same to those who see it
+        element("thead", head),
+        element("tbody", rows),
+        class_="sx-table",
     )
     notes = [element("p", note, class_="sx-note") for note in record.notes]
     return join([element("div", drawn, class_="sx-scroll"), *notes])
@@ -32,7 +36,8 @@ def table_markup(record: Any) -> Html:
 
 def panes(record: Any) -> list[Pane]:
     """A roofline with its plot, or any record that is a table."""
-    table = table_markup(record.table())
+    content = record.table()
+    table = table_markup(content)
     if type(record).__name__ == "Roofline":
         from ..errors import MissingDependencyError
         from .roofline import svg_text, text_plot
@@ -46,5 +51,4 @@ def panes(record: Any) -> list[Pane]:
                 "roofline", "Roofline", join([element("figure", drawing, class_="sx-listing"), table]), "", str(record)
             )
         ]
-    name = type(record).__name__
-    return [Pane(name.lower(), name, table, "", str(record))]
+    return [Pane(type(record).__name__.lower(), content.caption, table, "", str(record))]

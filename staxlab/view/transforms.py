@@ -69,7 +69,7 @@ def _pass_markup(run: Any) -> Html:
     for applied in run.applied:
         before = element("ul", [element("li", element("code", text)) for text in applied.before], class_="sx-plain")
         after = element("ul", [element("li", element("code", text)) for text in applied.after], class_="sx-plain")
-        law = element("code", applied.law.replace("->", "→"))
+        law = element("code", applied.law.replace("->", "→"), class_="sx-nowrap" if len(applied.law) < 30 else None)
         rows.append([applied.rule, law, before, after if applied.after else "(removed)"])
         attributes.append({**stop.attributes(applied.origins), "title": PurePath(applied.source).name or None})
     rules = table("Rules applied", ["rule", "law", "before", "after"], rows, row_attributes=attributes, data_group=True)

@@ -65,7 +65,7 @@ def jupyterlab(folder: Path, scratch: Path, theme: str = LIGHT) -> Iterator[str]
     server = subprocess.Popen(command, env=environment, stdout=log, stderr=subprocess.STDOUT, cwd=scratch)
     try:
         _wait_for(server, f"http://127.0.0.1:{port}/api?token={token}", scratch / "jupyterlab.log")
-        yield f"http://127.0.0.1:{port}/lab/tree/{{path}}?token={token}"
+        yield f"http://127.0.0.1:{port}/lab/tree/{{path}}?reset&token={token}"
     finally:
         server.terminate()
         try:
@@ -90,10 +90,14 @@ def _wait_for(server: subprocess.Popen, url: str, log: Path) -> None:
 
 
 def open_notebook(page, url: str, path: str) -> None:
-    """Open a notebook and wait until its kernel is idle."""
+    """Open a notebook and wait until its kernel answers.
+
+    The notebook's own indicator says "idle" even before there is a kernel; running cells then would only bring up the
+    dialog that asks for one. The status bar tells the truth.
+    """
     page.goto(url.format(path=path), timeout=90_000)
     page.wait_for_selector(".jp-Notebook .jp-Cell", timeout=90_000)
-    page.wait_for_selector('.jp-Notebook-ExecutionIndicator[data-status="idle"]', timeout=90_000, state="attached")
+    page.locator("#jp-main-statusbar", has_text="| Idle").wait_for(timeout=120_000)
 
 
 def run_all_cells(page, timeout: float = 180_000) -> None:
@@ -102,11 +106,17 @@ def run_all_cells(page, timeout: float = 180_000) -> None:
     assert dialog.count() == 0, f"a dialog is in the way: {dialog.first.inner_text()}"
     page.click('li.lm-MenuBar-item:has-text("Run")')
     page.click('.lm-Menu-item:has-text("Run All Cells")')
-    page.wait_for_function(
-        """() => {
-          const prompts = [...document.querySelectorAll('.jp-CodeCell .jp-InputPrompt')].map(p => p.textContent.trim());
-          const idle = document.querySelector('.jp-Notebook-ExecutionIndicator')?.dataset.status === 'idle';
-          return idle && prompts.some(p => /\\[\\d+\\]/.test(p)) && !prompts.some(p => p.includes('[*]'));
-        }""",
-        timeout=timeout,
-    )
+    state = """() => ({
+      prompts: [...document.querySelectorAll('.jp-CodeCell .jp-InputPrompt')].map(p => p.textContent.trim()),
+      kernel: document.querySelector('.jp-Notebook-ExecutionIndicator')?.dataset.status,
+      dialog: document.querySelector('.jp-Dialog')?.textContent,
+    })"""
+    finished = f"""() => {{
+      const now = ({state})();
+      const ran = now.prompts.some(p => /\\[\\d+\\]/.test(p));
+      return now.kernel === 'idle' && ran && !now.prompts.some(p => p.includes('[*]'));
+    }}"""
+    try:
+        page.wait_for_function(finished, timeout=timeout)
+    except Exception as error:
+        raise AssertionError(f"the cells did not finish: {page.evaluate(state)}") from error
