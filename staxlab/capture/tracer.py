@@ -22,6 +22,7 @@ import builtins
 import inspect
 import linecache
 import operator
+import sys
 import warnings
 from typing import Any
 
@@ -49,6 +50,7 @@ from .values import (
     call_with_autocast,
     check_supported,
     contains_tensor,
+    map_leaves,
     map_tensors,
     placeholder_name,
     shares_storage,
@@ -124,13 +126,13 @@ class Tracer(TorchFunctionMode):
         self.environment = collect(self.fn, roots)
         for place in self.environment.tensors:
             self._free_by_id.setdefault(id(tensor := place.read()), (place, tensor))
-        expressions = self._make_placeholders(leaves)
         random_state = RandomState()
         python_state = PythonState(self.environment, (self.args, self.kwargs), names)
         self.watcher.start(random_state)
         recording.tracer = self
         undo = True
         try:
+            expressions = self._make_placeholders(leaves)
             result = self._call()
             self._check_after(random_state, python_state)
             spec = self._finish(result)
@@ -374,6 +376,11 @@ class Tracer(TorchFunctionMode):
             raise CaptureError(
                 "gradient recording is switched on inside the function", remedy="call the compiled function with it on"
             )
+        if torch.get_default_dtype() is not self.ambient.default_dtype:
+            raise CaptureError(
+                "the default dtype changes inside the function", remedy="give the dtype where a tensor is made"
+            )
+        map_leaves((args, kwargs), _check_argument)
         facts = CallFacts()
         value = self._value(func, args, kwargs, tensors, facts)
         if not tensors and not contains_tensor(value):
@@ -528,6 +535,15 @@ def _check_plain(func: Any, value: Any) -> None:
     elif not isinstance(value, _PLAIN):
         raise CaptureError(
             f"{target_name(func)} returns a {type(value).__name__}, which a graph cannot hold", remedy=classify.DATA_REMEDY
+        )
+
+
+def _check_argument(value: Any) -> None:
+    """CaptureError for an argument whose contents may change without anyone noticing."""
+    if "numpy" in sys.modules and isinstance(value, sys.modules["numpy"].ndarray):
+        raise CaptureError(
+            "a NumPy array takes part in a tensor computation; later calls would not notice when it changes",
+            remedy="convert it with torch.from_numpy outside the function and pass the tensor",
         )
 
 

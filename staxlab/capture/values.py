@@ -15,22 +15,25 @@ from .graph import TensorMeta
 from .isolation import storage_key
 
 
-def map_tensors(argument: Any, change: Callable[[torch.Tensor], Any]) -> Any:
-    """Replace every tensor inside nested tuples, lists, dicts and slices by ``change(tensor)``."""
-    if isinstance(argument, torch.Tensor):
+def map_leaves(argument: Any, change: Callable[[Any], Any]) -> Any:
+    """Replace every leaf of nested tuples, lists, dicts and slices by ``change(leaf)``."""
+    if isinstance(argument, (torch.Tensor, torch.Size)):
         return change(argument)
-    if isinstance(argument, torch.Size):
-        return argument
     if isinstance(argument, tuple):
-        parts = [map_tensors(a, change) for a in argument]
+        parts = [map_leaves(a, change) for a in argument]
         return type(argument)(*parts) if hasattr(argument, "_fields") else tuple(parts)
     if isinstance(argument, list):
-        return [map_tensors(a, change) for a in argument]
+        return [map_leaves(a, change) for a in argument]
     if isinstance(argument, dict):
-        return {key: map_tensors(value, change) for key, value in argument.items()}
+        return {key: map_leaves(value, change) for key, value in argument.items()}
     if isinstance(argument, slice):
-        return slice(*(map_tensors(a, change) for a in (argument.start, argument.stop, argument.step)))
-    return argument
+        return slice(*(map_leaves(a, change) for a in (argument.start, argument.stop, argument.step)))
+    return change(argument)
+
+
+def map_tensors(argument: Any, change: Callable[[torch.Tensor], Any]) -> Any:
+    """Replace every tensor inside an argument structure by ``change(tensor)``."""
+    return map_leaves(argument, lambda leaf: change(leaf) if isinstance(leaf, torch.Tensor) else leaf)
 
 
 def tensors_in(argument: Any) -> list[torch.Tensor]:

@@ -19,7 +19,9 @@ The dispatcher knows nothing of how regions are made: ``compile_region(fn, args,
 
 from __future__ import annotations
 
+import bisect
 import collections
+import operator
 import os
 import sys
 import threading
@@ -34,17 +36,20 @@ import torch
 from ..errors import GuardError, RecompileWarning
 from ..options import Options
 from .ambient import must_run_eagerly, read_ambient
-from .free_variables import Environment, collect
+from .free_variables import Environment, collect, compile_reader
 from .guards import Guard, failing_guards, guards
 from .signature import (
     OBJECT,
+    TENSOR,
+    VALUE,
     InputSignature,
     Key,
     KeyNames,
     Signature,
     aliasing,
     gate_signature,
-    identity,
+    memory_spans,
+    object_signatures,
     signature,
     tensor_signature,
     tensors_of,
@@ -121,29 +126,72 @@ class FreeState:
 
     def __init__(self, environment: Environment):
         self.environment = environment
-        self.references: tuple[weakref.ref, ...] | None = None
-        self.pointers: tuple[Any, ...] = ()
-        self.scalars: tuple[Any, ...] = ()
+        self.is_empty = environment.is_empty
+        self.read_rest = compile_reader((*environment.scalars, *environment.structure, *environment.extents))
+        self.rest: tuple[Any, ...] = ()
+        self.tensors: list[tuple[Callable[[], Any], Any]] = []
         self.tensor_part: tuple[Signature, ...] = ()
         self.scalar_part: tuple[Signature, ...] = ()
-        self.object_part = tuple((OBJECT, type(v), identity(v)) for v in environment.expected)
+        self.object_part = object_signatures(environment)
+        self.generation = 0  # counts descriptions: who remembers a decision must also remember for which
+        self.count = 0
+        self.overlap: tuple[tuple[int, int, int], ...] = ()
+        self.spans: tuple[tuple[int, int], ...] = ()
+        self.starts: list[int] = []
+        self._describe_rest()
+        self._describe_tensors()
+
+    def is_same(self) -> bool:
+        """Whether nothing has been touched since the free part was last described. Compares identities only; may say no
+        where :meth:`refresh` would find the same."""
+        if not all(map(operator.is_, self.read_rest(), self.rest)):
+            return False
+        return self._tensors_are_same()
+
+    def _tensors_are_same(self) -> bool:
+        if not self.tensors:
+            return True
+        for tensor, (reference, fingerprint) in zip(self.environment.read_tensors(), self.tensors):  # noqa: B905
+            if reference() is not tensor or _fingerprint(tensor) != fingerprint:
+                return False
+        return True
 
     def refresh(self) -> bool:
-        """Bring the free part up to date. True if it is what it was."""
-        environment, same = self.environment, True
-        scalars = environment.read_scalars()
-        if len(scalars) != len(self.scalars) or any(a is not b for a, b in zip(scalars, self.scalars, strict=True)):
-            part = tuple(signature(value) for value in scalars)
-            same = part == self.scalar_part and bool(self.scalars)
-            self.scalars, self.scalar_part = scalars, part
-        tensors = environment.read_tensors()
-        if not self.unchanged(tensors):
-            part = tuple(signature(value) for value in tensors)
-            self.tensor_part = part
-            self.references = tuple(weakref.ref(t) if isinstance(t, torch.Tensor) else (lambda: None) for t in tensors)
-            self.pointers = tuple(_fingerprint(t) for t in tensors)
+        """Describe anew what has changed. False if the places themselves have to be collected anew."""
+        if not self.environment.is_current():
             return False
-        return same
+        self._describe_rest()
+        if not self._tensors_are_same():
+            self._describe_tensors()
+        return True
+
+    def _describe_rest(self) -> None:
+        self.generation += 1
+        self.rest = self.read_rest()
+        self.scalar_part = tuple(map(signature, self.rest[: len(self.environment.scalars)]))
+
+    def _describe_tensors(self) -> None:
+        self.generation += 1
+        values = self.environment.read_tensors()
+        self.tensor_part = tuple(map(signature, values))
+        self.tensors = [
+            (weakref.ref(t) if isinstance(t, torch.Tensor) else (lambda t=t: t), _fingerprint(t)) for t in values
+        ]
+        plain = [t for t in values if isinstance(t, torch.Tensor)]
+        self.count, self.overlap, self.spans = len(plain), aliasing(plain), memory_spans(plain)
+        self.starts = [start for start, _ in self.spans]
+
+    def overlap_with(self, tensors: list[torch.Tensor]) -> tuple[tuple[int, int, int], ...]:
+        """The aliasing component for these arguments, numbering lifted tensors first. O(log n) each, where nothing is shared."""
+        if not self.count:
+            return aliasing(tensors)
+        for start, end in memory_spans(tensors):
+            position = bisect.bisect_left(self.starts, end) - 1
+            if position >= 0 and self.spans[position][1] > start:
+                free = [t for t in self.environment.read_tensors() if isinstance(t, torch.Tensor)]
+                return aliasing([*free, *tensors])
+        own = aliasing(tensors)
+        return (*self.overlap, *((i + self.count, j + self.count, d) for i, j, d in own)) if own else self.overlap
 
     def unchanged(self, tensors: tuple[Any, ...]) -> bool:
         references = self.references
@@ -161,7 +209,7 @@ def _fingerprint(tensor: Any) -> Any:
     if not isinstance(tensor, torch.Tensor):
         return tensor
     try:
-        return tensor._version, tensor.data_ptr(), tensor.requires_grad, tensor.dtype, tensor.shape
+        return tensor._version, tensor.data_ptr(), tensor.requires_grad, tensor.dtype, tensor.shape, tensor.stride()
     except RuntimeError:  # inference tensors keep no version
         return object()
 
@@ -169,25 +217,27 @@ def _fingerprint(tensor: Any) -> Any:
 class LastCall:
     """The last call's tensors, and the version that served them (level 1)."""
 
-    __slots__ = ("version", "references", "versions", "layouts", "ambient", "state", "call", "bind", "rebuild")
+    __slots__ = ("version", "tensors", "ambient", "state", "generation", "call", "bind", "rebuild")
 
-    def __init__(self, version: Version, args: tuple, ambient: Any, state: FreeState):
+    def __init__(self, version: Version, args: tuple, signatures: tuple, ambient: Any, state: FreeState):
         capture = version.region.capture
-        self.version, self.ambient, self.state = version, ambient, state
+        self.version, self.ambient, self.state, self.generation = version, ambient, state, state.generation
         self.call, self.bind, self.rebuild = version.region.call, capture.bind, capture.rebuild
-        self.references = tuple(map(weakref.ref, args))
-        self.versions = tuple(a._version for a in args)
-        self.layouts = tuple((a.shape, a.stride(), a.dtype, a.requires_grad) for a in args)
+        self.tensors = [(weakref.ref(a), a._version, s) for a, s in zip(args, signatures, strict=True)]
 
     def matches(self, args: tuple) -> bool:
-        if len(args) != len(self.references):
+        """Whether these are the same objects, untouched. The signature is compared as well, since ``x.data = y`` and
+        ``requires_grad_`` change a tensor without raising its version."""
+        tensors = self.tensors
+        if len(args) != len(tensors):
             return False
-        for arg, reference, version, layout in zip(args, self.references, self.versions, self.layouts, strict=True):
-            if reference() is not arg or arg._version != version:
+        for arg, (reference, version, layout) in zip(args, tensors):  # noqa: B905
+            if reference() is not arg or arg._version != version or tensor_signature(arg) != layout:
                 return False
-            if (arg.shape, arg.stride(), arg.dtype, arg.requires_grad) != layout:
-                return False
-        return True
+        if read_ambient() != self.ambient or must_run_eagerly():
+            return False
+        state = self.state
+        return state.is_empty or (state.generation == self.generation and state.is_same())
 
 
 class Dispatcher:
@@ -209,7 +259,8 @@ class Dispatcher:
             self._cache: dict[tuple, list[Version]] = {}
             self._states: dict[tuple, FreeState] = {}
             self._last: LastCall | None = None
-            self._counts: collections.Counter[str] = collections.Counter()
+            self._last_ids: tuple[int, ...] = ()
+            self._same_objects = self._fingerprint_hits = self._key_hits = self._eager = self._compiled = 0
             self._recompiles: list[Recompile] = []
             self._changed: collections.Counter[tuple[str, str]] = collections.Counter()
             self._warned = False
@@ -225,19 +276,17 @@ class Dispatcher:
         return tuple(self._recompiles)
 
     def cache_info(self) -> CacheInfo:
-        counts = self._counts
         return CacheInfo(
-            counts["same objects"], counts["fingerprint"], counts["key"], counts["compiled"], len(self._versions),
-            counts["eager"],
-        )  # fmt: skip
+            self._same_objects, self._fingerprint_hits, self._key_hits, self._compiled, len(self._versions), self._eager
+        )
 
     # -- a call -----------------------------------------------------------------------------------------------------
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         last = self._last
-        if last is not None and not kwargs and last.matches(args) and self._level_one(last):
-            self._counts["same objects"] += 1
+        if last is not None and not kwargs and last.matches(args):
             self.last_level = 1
+            self._same_objects += 1
             last.version.calls += 1
             return last.rebuild(last.call(last.bind(args, kwargs)))
         if must_run_eagerly():
@@ -246,7 +295,7 @@ class Dispatcher:
             args, kwargs = self.parameters.canonical(len(args), tuple(kwargs))(args, kwargs)
         version, flat = self._find(args, kwargs)
         if version is None:
-            self._counts["eager"] += 1
+            self._eager += 1
             return self.fn(*args, **kwargs)
         version.calls += 1
         return version.region.capture.rebuild(version.region.call(flat))
@@ -263,28 +312,15 @@ class Dispatcher:
             raise GuardError(f"no version of {self.name!r} can be made for this call: it would run eagerly")
         return version
 
-    def specialize(self, *args: Any, **kwargs: Any) -> Version:
-        """The version for these arguments, compiled if there is none yet, without running it."""
-        if kwargs:
-            args, kwargs = self.parameters.canonical(len(args), tuple(kwargs))(args, kwargs)
-        version, _ = self._find(args, kwargs)
-        if version is None:
-            raise GuardError(f"{self.name!r} has reached its limit of versions", remedy="reset() it, or raise max_versions")
-        return version
-
-    def _level_one(self, last: LastCall) -> bool:
-        state = last.state
-        if read_ambient() != last.ambient or must_run_eagerly():
-            return False
-        environment = state.environment
-        return environment.is_empty or (environment.structure_holds() and state.refresh())
-
     def _find(self, args: tuple, kwargs: dict) -> tuple[Version | None, list[torch.Tensor]]:
+        """The version for a call, compiled if need be, and its flat inputs; no version beyond the limits."""
         ambient = read_ambient()
         arg_part = tuple(map(signature, args))
-        kwarg_part = tuple((name, signature(value)) for name, value in kwargs.items()) if kwargs else ()
-        state, free_same = self._free_state(args, kwargs, arg_part, kwarg_part)
-        lookup = self._lookup_key(args, kwargs, arg_part, kwarg_part, state, ambient)
+        kwarg_part = tuple([(name, signature(value)) for name, value in kwargs.items()]) if kwargs else ()
+        state, free_is_same = self._free_state(args, kwargs, arg_part, kwarg_part)
+        alone = not state.count and not kwargs and len(args) == 1 and arg_part[0][0] in _PLAIN_TAGS
+        overlap = () if alone else state.overlap_with(tensors_of(args, kwargs))
+        lookup = (arg_part, kwarg_part, state.tensor_part, state.scalar_part, state.object_part, overlap, ambient)
         version, flat = self._choose(self._cache.get(lookup, ()), args, kwargs)
         if version is None:
             with self._lock:
@@ -295,47 +331,52 @@ class Dispatcher:
                     if version is None:
                         return None, []
                     self.last_level = 0
-                    flat = version.region.capture.bind(args, kwargs)
-                    self._remember(version, args, kwargs, ambient, state)
-                    return version, flat
-        level = "fingerprint" if free_same and not state.environment.is_empty else "key"
-        self._counts[level] += 1
-        self.last_level = 2 if level == "fingerprint" else 3
-        self._remember(version, args, kwargs, ambient, state)
+                    return version, version.region.capture.bind(args, kwargs)
+        if free_is_same and not state.is_empty:
+            self._fingerprint_hits += 1
+            self.last_level = 2
+        else:
+            self._key_hits += 1
+            self.last_level = 3
+        self._remember(version, args, kwargs, lookup, state)
         return version, flat
 
-    def _remember(self, version: Version, args: tuple, kwargs: dict, ambient: Any, state: FreeState) -> None:
-        """Let the next call with the same tensors go the short way, where that is sound."""
-        if kwargs or version.region.capture.replay is not None or not all(type(a) is torch.Tensor for a in args):
-            self._last = None
-            return
-        try:
-            self._last = LastCall(version, args, ambient, state)
-        except RuntimeError:  # an inference tensor keeps no version
-            self._last = None
+    def _remember(self, version: Version, args: tuple, kwargs: dict, lookup: tuple, state: FreeState) -> None:
+        """Let the next call with the same tensors go the short way, where that is sound.
 
-    def _free_state(
-        self, args: tuple, kwargs: dict, arg_part: tuple, kwarg_part: tuple
-    ) -> tuple[FreeState, bool]:
+        Only once the same objects have come twice: weak references cost more than the rest of a lookup.
+        """
+        ids = tuple(map(id, args))
+        if ids != self._last_ids:
+            self._last, self._last_ids = None, ids
+        elif kwargs or version.region.capture.replay is not None or not all(type(a) is torch.Tensor for a in args):
+            self._last = None
+        else:
+            try:
+                self._last = LastCall(version, args, lookup[0], lookup[-1], state)
+            except RuntimeError:  # an inference tensor keeps no version
+                self._last = None
+
+    def _free_state(self, args: tuple, kwargs: dict, arg_part: tuple, kwarg_part: tuple) -> tuple[FreeState, bool]:
         """The environment for these arguments (objects among them are roots of their own), brought up to date."""
-        roots = _object_roots(args, kwargs, arg_part, kwarg_part, self.parameters)
-        state = self._states.get(tuple(token for _, token, _ in roots) if roots else ())
-        if state is None or not state.environment.structure_holds():
+        roots: Any = ()
+        for sig in arg_part:
+            if sig[0] not in _PLAIN_TAGS:
+                roots = _object_roots(args, kwargs, arg_part, kwarg_part, self.parameters)
+                break
+        else:
+            if kwarg_part:
+                roots = _object_roots(args, kwargs, arg_part, kwarg_part, self.parameters)
+        tokens = tuple([token for _, token, _ in roots])
+        state = self._states.get(tokens)
+        if state is not None and (state.is_empty or state.is_same()):
+            return state, True
+        if state is None or not state.refresh():
             state = FreeState(collect(self.fn, [(path, value) for path, _, value in roots]))
             if len(self._states) > 64:
                 self._states.clear()
-            self._states[tuple(token for _, token, _ in roots) if roots else ()] = state
-        return state, state.refresh()
-
-    def _lookup_key(
-        self, args: tuple, kwargs: dict, arg_part: tuple, kwarg_part: tuple, state: FreeState, ambient: Any
-    ) -> tuple:
-        tensors = tensors_of(args, kwargs)
-        overlap: tuple = ()
-        if len(tensors) + len(state.tensor_part) > 1:
-            free = [t for t in state.environment.read_tensors() if isinstance(t, torch.Tensor)]
-            overlap = aliasing([*free, *tensors])
-        return arg_part, kwarg_part, state.tensor_part, state.scalar_part, state.object_part, overlap, ambient
+            self._states[tokens] = state
+        return state, False
 
     def _choose(self, candidates: Any, args: tuple, kwargs: dict) -> tuple[Version | None, list[torch.Tensor]]:
         """The candidate whose data gates answer as they did when it was captured. Equal replays run once."""
@@ -360,7 +401,7 @@ class Dispatcher:
             tuple(self.parameters.name(index) for index in range(len(arg_part))),
             tuple(place.path for place in environment.tensors),
             tuple(place.path for place in environment.scalars),
-            tuple(place.path for place in environment.structure),
+            tuple(place.path for place in (*environment.structure, *environment.extents)),
             gate_names,
         )
         sigma = InputSignature(arg_part, kwarg_part, tensor_part, scalar_part, object_part, overlap)
@@ -368,13 +409,13 @@ class Dispatcher:
 
     def _compile(self, args: tuple, kwargs: dict, lookup: tuple, state: FreeState) -> Version | None:
         options = self.options
-        if len(self._versions) >= options.max_versions or self._counts["compiled"] >= options.max_compilations:
+        if len(self._versions) >= options.max_versions or self._compiled >= options.max_compilations:
             self._explain(args, kwargs, lookup, state, record=False)
             self._warn_limit()
             return None
         if self._versions:
             self._explain(args, kwargs, lookup, state, record=True)
-        self._counts["compiled"] += 1
+        self._compiled += 1
         region = self.compile_region(self.fn, args, kwargs, self._key(lookup, state))
         replay = region.capture.replay
         gates = gate_signature(gate.value for gate in replay.gates) if replay is not None else ()
@@ -425,6 +466,8 @@ class Dispatcher:
         )
 
 
+_PLAIN_TAGS = (TENSOR, VALUE)
+
 REMEDIES = {
     "value": "Pass a number that changes often as a 0-dimensional tensor: it then is an input and not a constant.",
     "type": "Pass arguments of one type.",
@@ -446,16 +489,16 @@ def _object_roots(
     def walk(path: str, sig: Signature, value: Any) -> None:
         if sig[0] == OBJECT:
             roots.append((path, sig[2], value))
-        elif sig[0] not in ("tensor", "value"):
+        elif sig[0] not in _PLAIN_TAGS:
             parts = children(value) or ()
             for (_, key, part), inner in zip(parts, sig[-1], strict=True):
                 walk(f"{path}[{key!r}]", inner, part)
 
     for index, (sig, value) in enumerate(zip(arg_part, args, strict=True)):
-        if sig[0] not in ("tensor", "value"):
+        if sig[0] not in _PLAIN_TAGS:
             walk(parameters.name(index), sig, value)
     for (name, sig), value in zip(kwarg_part, kwargs.values(), strict=True):
-        if sig[0] not in ("tensor", "value"):
+        if sig[0] not in _PLAIN_TAGS:
             walk(name, sig, value)
     return roots
 
@@ -486,4 +529,4 @@ def _gate_name(gate: Any) -> str:
     return f"{gate.condition}{where}"
 
 
-__all__ = ["CacheInfo", "Dispatcher", "Recompile", "Region", "Version", "tensor_signature"]
+__all__ = ["CacheInfo", "Dispatcher", "Recompile", "Region", "Version"]

@@ -21,9 +21,9 @@ training flags) cannot be arguments of a tensor program, so they join the specia
 from __future__ import annotations
 
 import collections
-import dataclasses
 import dis
 import functools
+import inspect
 import os
 import sys
 import sysconfig
@@ -54,7 +54,8 @@ def is_library_file(file: str) -> bool:
 class Place:
     """Where a free value lives: ``read()`` fetches what is there now.
 
-    ``how`` is "item" (``holder[key]``), "cell" (a closure cell), "attribute", or "length" (``len(holder)``).
+    ``how`` is "item" (``holder[key]``), "cell" (a closure cell), "attribute", "length" (``len(holder)``), "keys" (the keys of
+    a dict, in order) or "members" (the elements of a set, as text, in a stable order).
     """
 
     path: str
@@ -70,6 +71,10 @@ class Place:
             return self.holder.cell_contents
         if self.how == "length":
             return len(self.holder)
+        if self.how == "keys":
+            return tuple(self.holder)
+        if self.how == "members":
+            return set_members(self.holder)
         return getattr(self.holder, self.key)
 
     def expression(self, scope: dict[str, Any]) -> str:
@@ -80,6 +85,11 @@ class Place:
             return f"{name}.cell_contents"
         if self.how == "length":
             return f"len({name})"
+        if self.how == "keys":
+            return f"tuple({name})"
+        if self.how == "members":
+            scope["set_members"] = set_members
+            return f"set_members({name})"
         if self.how == "attribute":
             return f"{name}.{self.key}"
         if type(self.key) in (str, int, bool):
@@ -89,6 +99,17 @@ class Place:
         return f"{name}[{key}]"
 
 
+def is_plain(value: Any) -> bool:
+    """A number, string or the like, or a tuple of such: compared by value."""
+    return isinstance(value, SCALARS) or (type(value) is tuple and all(map(is_plain, value)))
+
+
+def set_members(members: Iterable[Any]) -> str:
+    """The elements of a set as one string that does not depend on their order of insertion."""
+    return ", ".join(sorted(f"{type(member).__name__} {member!r}" for member in members))
+
+
+#: Stands for the value of a place whose name is no longer bound.
 UNBOUND = "<unbound>"
 
 
@@ -118,33 +139,46 @@ def _read_or_unbound(place: Place) -> Any:
 
 @dataclass(eq=False)
 class Environment:
-    """The places a function reads besides its arguments: ``tensors``, ``scalars`` (by value), ``structure`` (by identity)."""
+    """The places a function reads besides its arguments.
+
+    ``tensors`` are lifted, ``scalars`` compared by value, ``structure`` by identity. ``extents`` are lengths and key lists of
+    containers and objects: when one changes, there may be places nobody knows of yet, and all are collected anew.
+    """
 
     tensors: tuple[Place, ...] = ()
     scalars: tuple[Place, ...] = ()
     structure: tuple[Place, ...] = ()
+    extents: tuple[Place, ...] = ()
     owners: tuple[tuple[str, Any], ...] = field(default=(), repr=False)  # modules and objects whose attributes count
     containers: tuple[tuple[str, Any], ...] = field(default=(), repr=False)  # lists, dicts and sets
     stored: tuple[Place, ...] = field(default=(), repr=False)  # globals that the bytecode assigns to
     prints: tuple[tuple[str, int], ...] = field(default=(), repr=False)  # (file, line) of calls of print
     expected: tuple[Any, ...] = field(default=(), repr=False)  # the structure as found
+    expected_extents: tuple[Any, ...] = field(default=(), repr=False)
 
     def __post_init__(self) -> None:
         self.read_tensors = compile_reader(self.tensors)
         self.read_scalars = compile_reader(self.scalars)
         self.read_structure = compile_reader(self.structure)
-        self.probe = compile_reader((*self.tensors, *self.scalars, *self.structure))
-        if not self.expected:
-            self.expected = self.read_structure()
+        self.read_extents = compile_reader(self.extents)
+        self.expected, self.expected_extents = self.read_structure(), self.read_extents()
 
     @property
     def is_empty(self) -> bool:
-        return not (self.tensors or self.scalars or self.structure)
+        return not (self.tensors or self.scalars or self.structure or self.extents)
 
-    def structure_holds(self) -> bool:
-        """Whether every function, submodule and object is still the one that was found."""
-        now = self.read_structure()
-        return all(a is b for a, b in zip(now, self.expected, strict=True))
+    def is_current(self) -> bool:
+        """Whether the places still cover everything the function reads: no object has been replaced, no container has
+        gained or lost a part, no plain value has become an object, and every name is still bound."""
+        if self.read_extents() != self.expected_extents:
+            return False
+        for now, then in zip(self.read_structure(), self.expected, strict=True):
+            if now is not then:
+                return False
+        for value in self.read_scalars():
+            if value is UNBOUND or not (isinstance(value, torch.Tensor) or is_plain(value)):
+                return False
+        return not any(value is UNBOUND for value in self.read_tensors())
 
     def find(self, tensor: torch.Tensor) -> Place | None:
         """The place that holds this very tensor, if any."""
@@ -172,6 +206,7 @@ def collect(fn: Any, roots: Iterable[tuple[str, Any]] = ()) -> Environment:
                 tuple(walk.tensors.values()),
                 tuple(walk.scalars.values()),
                 tuple(walk.structure.values()),
+                tuple(walk.extents.values()),
                 tuple(walk.owners),
                 tuple(walk.containers),
                 tuple(walk.stored),
@@ -185,6 +220,7 @@ class _Walk:
         self.tensors: dict[tuple, Place] = {}
         self.scalars: dict[tuple, Place] = {}
         self.structure: dict[tuple, Place] = {}
+        self.extents: dict[tuple, Place] = {}
         self.owners: list[tuple[str, Any]] = []
         self.containers: list[tuple[str, Any]] = []
         self.stored: list[Place] = []
@@ -208,7 +244,7 @@ class _Walk:
             self.function(fn, path)
         elif not isinstance(fn, (types.BuiltinFunctionType, type)):
             self.visit(fn, None, path or "self")
-            method = getattr(type(fn), "__call__", None)
+            method = inspect.getattr_static(type(fn), "__call__", None)
             if isinstance(method, types.FunctionType):
                 self.function(method, path)
 
@@ -221,7 +257,12 @@ class _Walk:
         library = is_library_file(fn.__code__.co_filename)
         for code in _code_objects(fn.__code__):
             self.names.update(code.co_names)
+            if not library and not _BY_NAME.isdisjoint(code.co_names):  # getattr(self, "mask", None)
+                self.names.update(c for c in code.co_consts if isinstance(c, str) and c.isidentifier())
         if not library:
+            for part in ("__code__", "__defaults__", "__kwdefaults__"):
+                if getattr(fn, part) is not None:
+                    self._put(self.structure, Place(f"{fn.__name__}.{part}", fn, part, "attribute"))
             for name in _global_names(fn.__code__):
                 if name in fn.__globals__:
                     self.visit(fn.__globals__[name], Place(name, fn.__globals__, name))
@@ -240,6 +281,9 @@ class _Walk:
             self.visit(value, Place(f"{path}{name}", fn.__defaults__, index))
         for name, value in (fn.__kwdefaults__ or {}).items():
             self.visit(value, Place(f"{path}{name}", fn.__kwdefaults__, name))
+        for name, value in list(vars(fn).items()):
+            if name in self.names and name != "__wrapped__":
+                self.visit(value, Place(f"{fn.__name__}.{name}", vars(fn), name))
 
     # -- values ------------------------------------------------------------------------------------------------------
 
@@ -250,7 +294,7 @@ class _Walk:
             if place is not None:
                 self._put(self.tensors, place)
             return
-        if isinstance(value, SCALARS):
+        if is_plain(value):
             if place is not None:
                 self._put(self.scalars, place)
             return
@@ -260,12 +304,12 @@ class _Walk:
             return
         if isinstance(value, torch.nn.Module):
             self.module(value, path)
-        elif isinstance(value, (list, tuple)):
-            self._length(value, path)
+        elif isinstance(value, (list, tuple, collections.deque)):
+            self._parts(value, path, "length")
             for index, item in enumerate(value):
                 self.visit(item, Place(f"{path}[{index}]", value, index))
         elif isinstance(value, dict):
-            self._length(value, path)
+            self._parts(value, path, "keys")
             for key, item in list(value.items()):
                 self.visit(item, Place(f"{path}[{key!r}]", value, key))
         elif isinstance(value, (types.FunctionType, types.MethodType, functools.partial)):
@@ -273,16 +317,18 @@ class _Walk:
         elif isinstance(value, types.ModuleType):
             self.python_module(value, path)
         elif isinstance(value, type):
-            if not is_library_file(getattr(sys.modules.get(value.__module__), "__file__", None) or "<frozen"):
+            if not _is_library_type(value):
                 self._methods(value)
-        elif isinstance(value, (set, frozenset, collections.deque)):
-            self._length(value, path)
+                self._class_attributes(value, value, path)
+        elif isinstance(value, (set, frozenset)):
+            self._parts(value, path, "length")
+            self._put(self.scalars, Place(path, value, None, "members"))
         else:
             self.object(value, path)
 
     def module(self, module: torch.nn.Module, path: str) -> None:
         self._methods(type(module))
-        self.owners.append((path, module))
+        self._own(module, path)
         for group in (module._parameters, module._buffers):
             for name, value in group.items():
                 self.visit(value, Place(f"{path}.{name}", group, name))
@@ -291,21 +337,25 @@ class _Walk:
         for hooks in ("_forward_hooks", "_forward_pre_hooks"):
             registered = module.__dict__.get(hooks)
             if registered is not None:
-                self._put(self.scalars, Place(f"len({path}.{hooks})", registered, None, "length"))
+                self._put(self.extents, Place(f"len({path}.{hooks})", registered, None, "length"))
                 for hook in registered.values():
                     self.callable(hook, "")
         self._attributes(module, path, {*_MODULE_INTERNALS})
 
     def object(self, value: Any, path: str) -> None:
         kind = type(value)
-        if is_library_file(getattr(sys.modules.get(kind.__module__), "__file__", None) or "<frozen") and not (
-            isinstance(value, types.SimpleNamespace) or dataclasses.is_dataclass(value)
-        ):
+        wrapped = getattr(value, "__wrapped__", None)
+        if callable(wrapped):  # functools.lru_cache and the like
+            self.callable(wrapped, "")
+        if _is_library_type(kind) and not isinstance(value, types.SimpleNamespace):
             return
         self._methods(kind)
         if hasattr(value, "__dict__"):
-            self.owners.append((path, value))
+            self._own(value, path)
             self._attributes(value, path, frozenset())
+        for name in _slots(kind):
+            if name in self.names and hasattr(value, name):
+                self.visit(getattr(value, name), Place(f"{path}.{name}", value, name, "attribute"))
 
     def python_module(self, module: types.ModuleType, path: str) -> None:
         if _is_library_module(module):
@@ -319,6 +369,28 @@ class _Walk:
             if name in hidden or not (name in self.names or name == "training" or isinstance(value, torch.Tensor)):
                 continue
             self.visit(value, Place(f"{path}.{name}", vars(owner), name))
+        self._class_attributes(owner, type(owner), path)
+
+    def _class_attributes(self, owner: Any, kind: type, path: str) -> None:
+        """Plain values that live on the class and are read through the instance (or the class itself)."""
+        if _is_library_type(kind):
+            return
+        own = vars(owner) if owner is not kind and hasattr(owner, "__dict__") else {}
+        for base in kind.__mro__:
+            if base is object or _is_library_type(base):
+                continue
+            for name, value in list(vars(base).items()):
+                if name in own or name not in self.names or name.startswith("__") or _is_descriptor(value):
+                    continue
+                self.visit(value, Place(f"{path}.{name}", owner, name, "attribute"))
+
+    def _own(self, owner: Any, path: str) -> None:
+        """Notice when an object gains or loses attributes (for a module: parameters, buffers or submodules)."""
+        self.owners.append((path, owner))
+        self._put(self.extents, Place(f"len(vars({path}))", vars(owner), None, "length"))
+        if isinstance(owner, torch.nn.Module):
+            for name in ("_parameters", "_buffers", "_modules"):
+                self._put(self.extents, Place(f"len({path}.{name})", vars(owner)[name], None, "length"))
 
     def _methods(self, kind: type) -> None:
         """Read the bytecode of the methods of a class that a call can reach, starting from ``forward``/``__call__``."""
@@ -337,10 +409,11 @@ class _Walk:
                 if name in self.names or name in ("forward", "__call__") or name.startswith("__"):
                     self.function(member, f"{kind.__name__}.{name}.")
 
-    def _length(self, value: Any, path: str) -> None:
-        if not isinstance(value, tuple):
+    def _parts(self, value: Any, path: str, how: str) -> None:
+        """Notice when a mutable container gains or loses parts."""
+        if not isinstance(value, (tuple, frozenset)):
             self.containers.append((path, value))
-            self._put(self.scalars, Place(f"len({path})", value, None, "length"))
+            self._put(self.extents, Place(f"{'len' if how == 'length' else 'list'}({path})", value, None, how))
 
     def _put(self, group: dict[tuple, Place], place: Place) -> None:
         group.setdefault((id(place.holder), place.how, place.key), place)
@@ -353,10 +426,29 @@ class _Walk:
         return False
 
 
+def _is_library_type(kind: type) -> bool:
+    if kind.__module__ in ("builtins", "__main__"):
+        return kind.__module__ == "builtins"
+    return is_library_file(getattr(sys.modules.get(kind.__module__), "__file__", None) or "<string>")
+
+
+def _is_descriptor(value: Any) -> bool:
+    return callable(value) or hasattr(value, "__get__")
+
+
+def _slots(kind: type) -> list[str]:
+    found: list[str] = []
+    for base in kind.__mro__:
+        slots = base.__dict__.get("__slots__", ())
+        found += [slots] if isinstance(slots, str) else list(slots)
+    return found
+
+
 def _is_library_module(module: types.ModuleType) -> bool:
     return is_library_file(getattr(module, "__file__", None) or "<frozen") or module.__name__.split(".")[0] == "torch"
 
 
+_BY_NAME = frozenset({"getattr", "hasattr"})
 _SETUP_METHODS = frozenset({"__init__", "extra_repr", "__repr__", "reset_parameters", "__setstate__", "__new__"})
 _MODULE_INTERNALS = frozenset(
     {"_parameters", "_buffers", "_modules", "_non_persistent_buffers_set", "_backward_hooks", "_backward_pre_hooks",

@@ -87,8 +87,7 @@ def _components(key: Key) -> dict[str, tuple[Any, str]]:
             put(f"type({path})", sig[1], "type")
             put(path, sig[2], "value")
         elif tag == OBJECT:
-            put(f"type({path})", sig[1], "type")
-            put(f"id({path})", sig[2], "identity")
+            put(path, sig[2], "identity")  # the identity of an object implies its type
         elif tag == SEQUENCE:
             put(f"type({path})", sig[1], "type")
             put(f"len({path})", len(sig[2]), "length")

@@ -193,17 +193,9 @@ def aliasing(tensors: Sequence[torch.Tensor]) -> tuple[tuple[int, int, int], ...
         return ()
     spans = []
     for position, tensor in enumerate(tensors):
-        if tensor.layout is not torch.strided or tensor.numel() == 0:
-            continue
-        start = tensor.data_ptr()
-        if start == 0:
-            continue
-        size = tensor.element_size()
-        if not tensor.is_contiguous():
-            extent = 1 + sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
-            spans.append((start, start + extent * size, position))
-        else:
-            spans.append((start, start + tensor.numel() * size, position))
+        span = _span(tensor)
+        if span is not None:
+            spans.append((*span, position))
     spans.sort()
     found = []
     owner = None  # the span that reaches farthest so far
@@ -213,6 +205,40 @@ def aliasing(tensors: Sequence[torch.Tensor]) -> tuple[tuple[int, int, int], ...
         if owner is None or span[1] > owner[1]:
             owner = span
     return tuple(sorted(found))
+
+
+def _span(tensor: torch.Tensor) -> tuple[int, int] | None:
+    """The addresses from the first element of a tensor to past its last; None if it has none."""
+    if tensor.layout is not torch.strided or tensor.numel() == 0:
+        return None
+    start = tensor.data_ptr()
+    if start == 0:
+        return None
+    if tensor.is_contiguous():
+        return start, start + tensor.nbytes
+    extent = 1 + sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
+    return start, start + extent * tensor.element_size()
+
+
+def memory_spans(tensors: Sequence[torch.Tensor]) -> tuple[tuple[int, int], ...]:
+    """The memory the tensors occupy, as disjoint intervals in ascending order."""
+    merged: list[tuple[int, int]] = []
+    for start, end in sorted(span for span in map(_span, tensors) if span is not None):
+        if merged and start < merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
+        else:
+            merged.append((start, end))
+    return tuple(merged)
+
+
+def object_signatures(environment: Environment) -> tuple[Signature, ...]:
+    """The objects an environment reaches by identity, then the extents of its containers by value."""
+    objects = tuple((OBJECT, type(value), identity(value)) for value in environment.expected)
+    extents = tuple(
+        value_signature(value) if isinstance(value, int) else (SEQUENCE, tuple, tuple(map(value_or_identity, value)))
+        for value in environment.expected_extents
+    )
+    return objects + extents
 
 
 @dataclass(frozen=True)
@@ -318,14 +344,14 @@ def compute_key(
         tuple((name, signature(value)) for name, value in kwargs.items()),
         tuple(signature(value) for value in lifted),
         tuple(signature(value) for value in free.read_scalars()),
-        tuple((OBJECT, type(value), identity(value)) for value in free.read_structure()),
+        object_signatures(free),
         aliasing([*(t for t in lifted if isinstance(t, torch.Tensor)), *tensors_of(args, kwargs)]),
     )
     names = KeyNames(
         tuple(parameter_name(index) for index in range(len(args))),
         tuple(place.path for place in free.tensors),
         tuple(place.path for place in free.scalars),
-        tuple(place.path for place in free.structure),
+        tuple(place.path for place in (*free.structure, *free.extents)),
         tuple(gate_names),
     )
     return Key(sigma, (), gate_signature(gates), read_ambient() if rho is None else rho, names)

@@ -860,6 +860,39 @@ def from_numpy(x):
     return x + torch.from_numpy(numpy.ones(8, dtype=numpy.float32))
 
 
+@case(refused="NumPy array")
+def numpy_constant(x):
+    import numpy
+
+    return x * torch.as_tensor(numpy.ones(8, dtype=numpy.float32))
+
+
+@case(refused="default dtype changes")
+def default_dtype_inside(x):
+    torch.set_default_dtype(torch.float64)
+    try:
+        return x + torch.ones(8)
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+@case(lambda: (torch.randn(3), {}), refused="changes d")
+def argument_container_changed(x, d):
+    d["last"] = x * 2
+    return x
+
+
+@case(refused="leaves gradient mode")
+def leaves_mode_changed(x):
+    torch.set_grad_enabled(not torch.is_grad_enabled())
+    return x
+
+
+@case(lambda: (torch.sparse_coo_tensor(torch.tensor([[0], [1]]), torch.tensor([1.0]), (2, 2)),), refused="layout")
+def sparse_input(x):
+    return x * 2
+
+
 @case(refused="memory behind")
 def data_pointer(x):
     return x * (x.data_ptr() % 2)
