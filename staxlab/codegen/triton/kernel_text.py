@@ -101,11 +101,27 @@ class KernelWriter:
         return neutral_element(self.node.reduction, self.node.accumulate_dtype)
 
     def _cache_hint(self, buffer: str, flattened: Expr) -> str:
-        """Data read once should not push data that is read again out of the cache."""
-        if self.form.kind == "pointwise":
-            return ""
+        """How long an element should stay in the cache: one that every instance reads again, longest; one that nothing
+        will read again, not at all. A small pointwise kernel fits into the cache whole and needs no advice."""
         walked = frozenset(dim.prefix for dim in self.space.dims if dim.numel > 1)
-        return "evict_first" if self.space.dims_of(flattened) == walked else "evict_last"
+        once = self.space.dims_of(flattened) == walked
+        if self.form.kind == "pointwise":
+            return "evict_first" if once and self.streams and not self._read_later(buffer) else ""
+        if not once:
+            return "evict_last"
+        return "" if self._read_later(buffer) else "evict_first"
+
+    @property
+    def streams(self) -> bool:
+        """Whether the kernel moves more than the second-level cache holds."""
+        traffic = self.schedule.bytes_read(self.node) + self.schedule.bytes_written(self.node)
+        return traffic > (self.schedule.device.l2_bytes or 32 << 20)
+
+    def _read_later(self, buffer: str) -> bool:
+        """Whether a later kernel of the region reads the buffer, and may still find it in the cache."""
+        names = [node.name for node in self.schedule.nodes]
+        later = self.schedule.nodes[names.index(self.node.name) + 1 :]
+        return any(access.buffer == buffer for node in later for access in node.reads)
 
     # -- the parts ----------------------------------------------------------------------------------------------------
 
@@ -240,7 +256,10 @@ class KernelWriter:
         ops = TritonOps(self.emission, origins)
         address, _ = ops.address("out_ptr0", index, stored)
         mask, _ = ops.mask_for(stored)
-        self.outer.emit(f"tl.store({address}, {value}{', ' + mask if mask else ''})", origins)
+        arguments = [address, value.name, *([mask] if mask else [])]
+        if self.form.kind == "pointwise" and self.streams and not self._read_later(node.buffers[0]):
+            arguments.append("eviction_policy='evict_first'")
+        self.outer.emit(f"tl.store({', '.join(arguments)})", origins)
 
     # -- reductions ---------------------------------------------------------------------------------------------------
 

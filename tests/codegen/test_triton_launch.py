@@ -1,0 +1,130 @@
+"""Launch configurations, forms and cache advice: decisions with their reasons, checked on what they must guarantee."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from staxlab.codegen.triton.launch import bytes_in_flight_wanted, choose_launch
+from staxlab.codegen.triton.tiling import choose_form
+from staxlab.loops.ir import ComputedBuffer, InputBuffer, Layout, LoopProgram, OutputReference, Pointwise, Reduction
+from staxlab.options import GPU_SPECS, Options
+from staxlab.schedule.dependencies import schedule
+from tests.codegen.triton_support import SM90, example_1_1, example_6_1, kernels_of, program, read
+
+
+def configuration(p, device=SM90):
+    scheduled = schedule(p, device, Options())
+    form = choose_form(scheduled, scheduled.nodes[0])
+    return form, choose_launch(form, "op0", 4, device)
+
+
+@given(st.integers(1, 200_000), st.integers(1, 9000))
+def test_grids_cover_every_point_and_blocks_are_powers_of_two(rows, columns):
+    form, launch = configuration(example_1_1(rows, columns))
+    for size in launch.blocks.values():
+        assert size & (size - 1) == 0
+    assert launch.grid[0] * launch.blocks["XBLOCK"] >= rows > (launch.grid[0] - 1) * launch.blocks["XBLOCK"]
+    if form.kind == "persistent":
+        assert columns <= launch.blocks["R0_BLOCK"] < 2 * columns or columns == 1
+    assert 1 <= launch.num_warps <= 16 and 32 * launch.num_warps <= 1024
+
+
+@given(st.integers(1, 300_000), st.integers(1, 3000))
+def test_rectangles_cover_every_point(rows, columns):
+    form, launch = configuration(example_6_1(rows, columns))
+    x, y, z = launch.grid
+    if len(form.space.dims) == 2:
+        assert x * launch.blocks["XBLOCK"] >= columns and y * z * launch.blocks["YBLOCK"] >= rows
+        assert y <= 65535
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns", "along", "kind"),
+    [(64, 1024, 1, "persistent"), (64, 1025, 1, "looped"), (64, 64, 0, "persistent"), (65, 64, 0, "looped")],
+)
+def test_the_persistent_limit_depends_on_the_direction(rows, columns, along, kind):
+    x = torch.empty(rows, columns)
+
+    def compute(ops, i, r):
+        return read(ops, {"x": x}, "x", (i[0], r[0]) if along else (r[0], i[0]))
+
+    p = program({"x": x}, (x.shape[1 - along],), compute, torch.float32, kind="sum", reduction_ranges=(x.shape[along],))
+    form, _ = configuration(p)
+    assert form.kind == kind and form.inner == bool(along)
+
+
+def test_every_kernel_says_why():
+    (kernel,) = kernels_of(example_1_1())
+    topics = {decision.topic: decision for decision in kernel.decisions}
+    assert set(topics) == {"reduction-direction", "persistent-reduction", "index-width", "launch"}
+    assert all(decision.reason and decision.inputs for decision in topics.values())
+
+
+def test_littles_law_of_the_chapter():
+    """600 ns at 3.35 TB/s over 132 multiprocessors: about 15 KB each."""
+    assert 15_000 <= bytes_in_flight_wanted(GPU_SPECS["sm_90"]) <= 15_500
+    assert bytes_in_flight_wanted(replace(SM90, nominal_bandwidth=0.0)) > 0
+
+
+def test_large_problems_fill_the_memory_system():
+    for p in (example_1_1(65536, 2048), example_1_1(1 << 20, 128), example_6_1(8192, 8192)):
+        _, launch = configuration(p)
+        assert "cover" in launch.decision.reason
+
+
+def chain(n: int):
+    """A pointwise node whose result a second one reads, together with the first one's input."""
+    layout = Layout.contiguous((n,), torch.float32, "cuda")
+
+    def first(ops, i):
+        return ops.exp(ops.load("x", i[0]))
+
+    def second(ops, i):
+        return ops.add(ops.load("buf0", i[0]), ops.load("x", i[0]))
+
+    buffers = (
+        ComputedBuffer("buf0", layout, Pointwise((n,), torch.float32, first)),
+        ComputedBuffer("buf1", layout, Pointwise((n,), torch.float32, second)),
+    )
+    return LoopProgram((InputBuffer("x", layout),), buffers, (OutputReference("buf1", layout),))
+
+
+def test_only_what_nothing_reads_again_leaves_the_cache_first():
+    first, second = kernels_of(chain(1 << 26))
+    assert "evict" not in first.source  # x and buf0 are read by the second kernel
+    assert second.source.count("evict_first") == 3  # two loads, and the store of the region's output
+    assert all("evict" not in kernel.source for kernel in kernels_of(chain(1 << 10)))
+
+
+def test_what_every_row_reads_stays_longest():
+    x, weight = torch.empty(64, 512), torch.empty(512)
+    tensors = {"x": x, "weight": weight}
+
+    def compute(ops, i, r):
+        return ops.mul(read(ops, tensors, "x", (i[0], r[0])), ops.load("weight", r[0]))
+
+    (kernel,) = kernels_of(program(tensors, (64,), compute, torch.float32, kind="sum", reduction_ranges=(512,)))
+    loads = {line.text.split("# ")[-1]: line.text for line in kernel.lines if "tl.load(" in line.text}
+    assert "evict_first" in loads["x"] and "evict_last" in loads["weight"]
+
+
+def test_a_reduction_leaves_in_the_cache_what_the_next_kernel_reads():
+    layout, rows = Layout.contiguous((64, 512), torch.float32, "cuda"), Layout.contiguous((64,), torch.float32, "cuda")
+
+    def total(ops, i, r):
+        return ops.load("x", 512 * i[0] + r[0])
+
+    def divide(ops, i):
+        return ops.truediv(ops.load("x", 512 * i[0] + i[1]), ops.load("buf0", i[0]))
+
+    buffers = (
+        ComputedBuffer("buf0", rows, Reduction((64,), (512,), "sum", torch.float32, torch.float32, total)),
+        ComputedBuffer("buf1", layout, Pointwise((64, 512), torch.float32, divide)),
+    )
+    first, _ = kernels_of(LoopProgram((InputBuffer("x", layout),), buffers, (OutputReference("buf1", layout),)))
+    assert "evict_first" not in first.source
