@@ -26,6 +26,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+LONGEST_TEXT = 200_000  # characters of text/plain in one output
+
 __all__ = ["html", "mimebundle", "page", "text", "write_page"]
 
 
@@ -61,6 +63,10 @@ def mimebundle(record: Any) -> dict[str, str]:
         from .document import failed_view
 
         drawn = failed_view(plain, error)
+    if len(plain) > LONGEST_TEXT:
+        plain = (
+            f"{plain[:LONGEST_TEXT]}\n… ({len(plain) - LONGEST_TEXT:,} more characters: print the record to see all)"
+        )
     return {"text/plain": plain, "text/html": drawn}
 
 

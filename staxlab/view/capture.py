@@ -11,7 +11,7 @@ from typing import Any
 from .document import Pane, View
 from .graph import graph_markup, summary_of
 from .markup import Html, element, join, table
-from .provenance import node_names
+from .provenance import TabStop, node_names
 from .registry import plain_text
 from .source import location_text, source_markup
 
@@ -43,12 +43,21 @@ def _depends_on(record: Any) -> list[Html]:
         parts.append(table("Inputs", ["placeholder", "read from", "value", "strides", "kind"], rows))
     if record.gates:
         rows = [[gate.condition, repr(gate.value), location_text(gate.location)] for gate in record.gates]
-        parts.append(table("Data gates: answers the recording depended on", ["question", "answer", "asked at"], rows))
+        title = "Data gates: answers the recording depended on"
+        parts.append(_linked_table(title, ["question", "answer", "asked at"], rows, record.gates))
     if record.shape_reads:
         rows = [[f"%{r.node.name}.{r.attribute}", repr(r.value), location_text(r.location)] for r in record.shape_reads]
-        parts.append(table("Shapes that Python code read", ["question", "answer", "asked at"], rows))
+        title = "Shapes that Python code read"
+        parts.append(_linked_table(title, ["question", "answer", "asked at"], rows, record.shape_reads))
     if record.python_effects:
         rows = [[effect.what, location_text(effect.location)] for effect in record.python_effects]
         parts.append(table("Side effects that happened once, while tracing", ["effect", "at"], rows))
     parts += [element("p", text, class_="sx-note") for text in record.notes]
     return parts
+
+
+def _linked_table(caption: str, head: list[str], rows: list[list[Any]], entries: Any) -> Html:
+    """A table whose rows are linked to the ``node`` of the entry they show."""
+    stop = TabStop()
+    linked = [stop.attributes(entry.node.origins, row[0]) for entry, row in zip(entries, rows, strict=True)]
+    return table(caption, head, rows, row_attributes=linked, data_group=True)

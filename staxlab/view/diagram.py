@@ -43,11 +43,13 @@ class Box:
 
 
 def value_text(value: Any) -> str:
-    """The value of a node in short: ``float32[64, 128]``, a tuple of such, or a Python value."""
+    """The value of a node in short: ``float32[64, 128]``, ``3 × float32[8]``, a tuple, or a Python value."""
     if isinstance(value, TensorMeta):
         return str(value)
     if isinstance(value, (tuple, list)) and any(isinstance(part, TensorMeta) for part in value):
-        return "(" + ", ".join(map(value_text, value)) + ")"
+        parts = list(map(value_text, value))
+        same = len(parts) > 1 and len(set(parts)) == 1
+        return f"{len(parts)} × {parts[0]}" if same else "(" + ", ".join(parts) + ")"
     return repr(value)
 
 

@@ -22,7 +22,10 @@ from .registry import panes_of, plain_text
 from .timings import duration_text, timings_pane
 
 FIRST = ("capture", "kernels")  # what stands beside each other at the start: where it begins and what became of it
-MOST_DISASSEMBLED = 4  # kernels whose machine code a notebook output includes; a page has all
+# Making machine code takes time (a GPU kernel of a thousand lines takes half a minute to compile), and a notebook shows
+# an object at once or it is no use. So an output includes as many kernels as fit these limits, counted in lines of
+# source; a page, and the stepper on demand, have all.
+MOST_DISASSEMBLED = {"cpu": (4, 500), "cuda": (2, 160)}  # kernels, lines of source
 
 
 def view(compilation: Any, full: bool = False) -> View:
@@ -71,14 +74,20 @@ def with_other_targets(compilation: Any, others: Iterable[Any], full: bool = Fal
     return replace(whole, panes=tuple(panes))
 
 
-def parts(compilation: Any, full: bool = False) -> Iterator[tuple[str, Callable[[], View]]]:
-    """(title, function that draws it) in order. The stepper calls the function when its stage is asked for."""
+def parts(
+    compilation: Any, full: bool = False, all_machine_code: bool = False
+) -> Iterator[tuple[str, Callable[[], View]]]:
+    """(title, function that draws it) in order. The stepper calls the function when its stage is asked for, so it can
+    afford ``all_machine_code``."""
     for stage, record in compilation.stages():
         if stage.name == "artifact":
             continue
         yield stage.title, lambda record=record: panes_of(record, full=full)
         if stage.name == "kernels" and any(kernel.language != "extern" for kernel in record):
-            yield "Machine code", lambda: View("machine code", tuple(assembly_panes(compilation, full)))
+            yield (
+                "Machine code",
+                lambda: View("machine code", tuple(assembly_panes(compilation, full or all_machine_code))),
+            )
     for title, make in about(compilation):
         yield title, lambda make=make: View("about", tuple(make()))
 
@@ -108,7 +117,7 @@ def assembly_panes(compilation: Any, full: bool = False) -> list[Pane]:
     kernels = [k for k in compilation.kernels or () if k.language != "extern"]
     if not kernels:
         return []
-    shown = kernels if full else kernels[:MOST_DISASSEMBLED]
+    shown = kernels if full else _within_limits(kernels, compilation.device.kind)
     panes = []
     for kind in ("ptx", "sass") if compilation.device.is_gpu else ("asm",):
         drawn, plain, lines, linked = [], [], 0, 0
@@ -123,10 +132,24 @@ def assembly_panes(compilation: Any, full: bool = False) -> list[Pane]:
             lines += len(record.lines)
             linked += sum(bool(line.origins) for line in record.lines)
         if len(shown) < len(kernels):
-            drawn.append(element("p", f"… and {len(kernels) - len(shown)} more kernels", class_="sx-note"))
+            said = f"{len(kernels) - len(shown)} of {len(kernels)} kernels are left out here, to be quick:"
+            position = list(compilation.kernels).index(kernels[len(shown)])
+            how = f"kernels[{position}].assembly() makes the next one, compilation.write_html(path) writes all."
+            drawn.append(element("p", f"{said} {how}", class_="sx-note"))
         title = {"asm": "Assembly"}.get(kind, KINDS[kind])
         panes.append(Pane(kind, title, join(drawn), f"{lines} lines, {linked} with a known origin", "\n".join(plain)))
     return panes
+
+
+def _within_limits(kernels: list[Any], kind: str) -> list[Any]:
+    most, left = MOST_DISASSEMBLED.get(kind, (0, 0))
+    taken = []
+    for kernel in kernels[:most]:
+        left -= len(kernel.lines)
+        if left < 0:
+            break
+        taken.append(kernel)
+    return taken
 
 
 def about(compilation: Any) -> Iterator[tuple[str, Callable[[], list[Pane]]]]:

@@ -75,14 +75,14 @@ def panes(record: Any) -> list[Pane]:
                 node.name,
                 f"{node.kind} {what}".strip(),
                 space_text(node),
+                [traffic_bar(read, written, largest), element("span", byte_text(read + written), class_="sx-bar-text")],
                 _accesses(record, node.reads),
                 _accesses(record, node.writes) if node.writes else ", ".join(node.buffers),
-                [traffic_bar(read, written, largest), element("span", byte_text(read + written), class_="sx-bar-text")],
                 f"{node.operations:,}",
             ]
         )
         attributes.append(stop.attributes(node.origins, node.name))
-    head = ["node", "kind", "space (outer | reduced)", "reads", "writes", "traffic", "operations"]
+    head = ["node", "kind", "space (outer | reduced)", "traffic", "reads", "writes", "operations"]
     parts = [
         table(
             "Nodes in execution order",

@@ -25,7 +25,7 @@ class Stages:
 
     def __init__(self, compilation: Any):
         self.compilation = compilation
-        self._parts: list[tuple[str, Callable[[], View]]] = list(parts(compilation))
+        self._parts: list[tuple[str, Callable[[], View]]] = list(parts(compilation, all_machine_code=True))
         self.titles = [title for title, _ in self._parts]
         self._drawn: dict[int, Html] = {}
 

@@ -126,6 +126,30 @@ def test_a_source_line_is_linked_through_the_nodes_recorded_on_it(compilation):
     assert lines[0].attributes["data-origins"].split() == [of["x"], of["w"]]
 
 
+def test_data_gates_and_shape_reads_are_linked_to_their_nodes():
+    from staxlab.capture.tracer import trace
+    from staxlab.oneliner import define
+    from staxlab.options import Options
+
+    source = "def f(x):\n    if x.sum() > -1000.0:\n        x = x * x.shape[0]\n    return x + 1\n"
+    captured = trace(define(source, file="gates.py"), (torch.zeros(3, 4),), {}, options=Options())
+    (gate,) = captured.gates
+    tree = read(view.html(captured))
+    (asked,) = [t for t in tree.find("table") if "Data gates" in t.text]
+    (row,) = [r for r in asked.find("tr") if "data-origins" in r.attributes]
+    assert row.attributes["data-origins"] == str(gate.node.id) and "True" in row.text and "gates.py:2" in row.text
+    assert [r.attributes["data-line"] for r in tree.find("pre")[0].find("span", class_="sx-line")] == list("1234")
+
+
+def test_several_results_of_one_kind_are_counted():
+    from staxlab.view.diagram import shortened, value_text
+
+    assert value_text((examples.meta(8),) * 3) == "3 × float32[8]"
+    assert value_text((examples.meta(8), examples.meta(2))) == "(float32[8], float32[2])"
+    assert value_text(5) == "5"
+    assert shortened("abcdefghij", 7) == "abc…hij"
+
+
 def test_one_tab_stop_per_listing():
     for name in ("kernel", "graph", "loops", "schedule"):
         for group in read(view.html(RECORDS[name])).walk():
@@ -277,6 +301,13 @@ def test_a_large_view_is_cut_and_says_so(compilation):
     assert len(view.page(large).encode()) > document.SIZE_CAP
 
 
+def test_a_long_text_is_cut_in_a_bundle_and_whole_elsewhere():
+    wrapper = Wrapper(tuple(Line("z" * 100) for _ in range(5000)))
+    plain = view.mimebundle(wrapper)["text/plain"]
+    assert len(plain) < view.LONGEST_TEXT + 100 and "more characters" in plain
+    assert view.text(wrapper) == wrapper.source
+
+
 def test_only_the_stage_that_is_too_large_is_cut(compilation):
     lines = tuple(Line("y" * 300, frozenset({k % 6})) for k in range(5000))
     records = compilation.records | {"wrapper": Wrapper(lines)}
@@ -284,6 +315,43 @@ def test_only_the_stage_that_is_too_large_is_cut(compilation):
     cut = [e.attributes["data-stage"] for e in tree.walk() if "data-stage" in e.attributes and "cut here" in e.text]
     assert cut == ["wrapper"]
     assert "write_html" in tree.text
+
+
+def test_a_notebook_output_makes_machine_code_of_a_few_kernels_only(compilation):
+    made = []
+
+    class Counted(examples.DisassembledKernel):
+        def assembly(self, kind=None):
+            made.append(self.name)
+            return examples.assembly()
+
+    original = vars(examples.kernel())
+    many = [Counted(**original | {"name": f"k{k}"}) for k in range(9)]
+    extern = dataclasses.replace(examples.kernel(), name="library", language="extern")
+    records = compilation.records | {"kernels": KernelSet((extern, *many))}
+    large = dataclasses.replace(compilation, records=records)
+    text = read(view.html(large)).text
+    assert made == ["k0", "k1", "k2", "k3"]
+    assert "5 of 9 kernels are left out here" in text and "kernels[5].assembly()" in text
+    made.clear()
+    assert "left out" not in view.page(large) and made == [f"k{k}" for k in range(9)]
+    long = Counted(**original | {"lines": examples.KERNEL_LINES * 60})
+    made.clear()
+    view.html(dataclasses.replace(compilation, records=compilation.records | {"kernels": KernelSet((long,))}))
+    assert made == []
+
+
+def test_a_kernel_without_machine_code_says_why(compilation):
+    from staxlab.errors import BuildError
+
+    class Uncompiled(examples.DisassembledKernel):
+        def assembly(self, kind=None):
+            raise BuildError("no compiler", remedy="install <one>")
+
+    records = compilation.records | {"kernels": KernelSet((Uncompiled(**vars(examples.kernel())),))}
+    tree = read(view.html(dataclasses.replace(compilation, records=records)))
+    (pane,) = [e for e in tree.walk() if e.attributes.get("data-stage") == "asm"]
+    assert "no compiler" in pane.text and "install <one>" in pane.text
 
 
 # -- differences, colours ----------------------------------------------------------------------------------------------
