@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import random
 import sys
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -22,6 +23,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..errors import CaptureError
 from ..provenance import SourceLocation
+
+#: Functions that set or move a generator's state without drawing.
+RESEEDING = frozenset({"manual_seed", "seed", "set_rng_state", "fork_rng", "manual_seed_all", "set_state", "seed_all"})
 
 # Operators that write to an argument although their schema does not say so: positions of the written arguments.
 _HIDDEN_WRITES = {"native_batch_norm": (3, 4), "cudnn_batch_norm": (3, 4), "miopen_batch_norm": (3, 4)}
@@ -115,7 +119,8 @@ class Watcher(TorchDispatchMode):
         self.saved: dict[int, SavedStorage] = {}
         self.facts = CallFacts()
         self.inside = False
-        self.random_state: torch.Tensor | None = None
+        self.random_state: torch.Tensor | None = None  # the default generator as the last recorded draw left it
+        self.has_drawn = self.moved = False
         self.generators: dict[int, tuple[torch.Generator, torch.Tensor, torch.Tensor]] = {}
 
     @classmethod
@@ -127,8 +132,11 @@ class Watcher(TorchDispatchMode):
         if tensor.layout is torch.strided:
             self.protected.setdefault(storage_key(tensor), tensor)
 
-    def start(self, random_state: RandomState) -> None:
-        self.random_state = random_state.torch_cpu
+    def start(self, random_state: RandomState, *, may_reseed: bool) -> None:
+        """Begin to watch. The default generator is shared by all threads: while others run, a state that has moved proves
+        nothing, and is held against the function only if its code mentions a function that moves it."""
+        if may_reseed or threading.active_count() == 1:
+            self.random_state = random_state.torch_cpu
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
         kwargs = kwargs or {}
@@ -191,7 +199,9 @@ class Watcher(TorchDispatchMode):
         if generator is None:
             self.check_random_state()
             result = func(*args, **kwargs)
-            self.random_state = torch.get_rng_state()
+            self.has_drawn = True
+            if self.random_state is not None:
+                self.random_state = torch.get_rng_state()
             return result
         first, last = self.generators.get(id(generator), (generator, None, None))[1:]
         now = generator.get_state()
@@ -204,6 +214,7 @@ class Watcher(TorchDispatchMode):
     def check_random_state(self) -> None:
         """CaptureError if the default generator has been moved by something other than a recorded operation."""
         if self.random_state is not None and not torch.equal(torch.get_rng_state(), self.random_state):
+            self.moved = True
             raise _reseeded()
 
     def restore(self) -> None:

@@ -39,7 +39,7 @@ from . import classify
 from .binding import compile_bind, output_specification
 from .gates import KINDS, DataGate, replay_graph
 from .graph import Graph, Node, TensorMeta, describe_value, target_name
-from .isolation import CallFacts, RandomState, Watcher
+from .isolation import RESEEDING, CallFacts, RandomState, Watcher
 from .module import GraphModule
 from .proxy import Proxy, Symbol, SymbolTable
 from .python_state import PythonState
@@ -128,7 +128,7 @@ class Tracer(TorchFunctionMode):
             self._free_by_id.setdefault(id(tensor := place.read()), (place, tensor))
         random_state = RandomState()
         python_state = PythonState(self.environment, (self.args, self.kwargs), names)
-        self.watcher.start(random_state)
+        self.watcher.start(random_state, may_reseed=not RESEEDING.isdisjoint(self.environment.names))
         recording.tracer = self
         undo = True
         try:
@@ -151,7 +151,8 @@ class Tracer(TorchFunctionMode):
             recording.tracer = None
             if undo:
                 self.watcher.restore()
-                random_state.restore()
+                if self.watcher.has_drawn or self.watcher.moved:
+                    random_state.restore()
         if self.effects:
             seen = "; ".join(map(str, self.effects[:3]))
             warnings.warn(

@@ -244,7 +244,7 @@ class Dispatcher:
     """A function together with its compiled versions. Calling it dispatches (Algorithm 2.1). Thread-safe."""
 
     def __init__(self, fn: Any, compile_region: CompileRegion, options: Options | None = None):
-        self.fn = fn
+        self.fn = self.__wrapped__ = fn
         self.compile_region = compile_region
         self.options = options or Options()
         self.parameters = Parameters.of(fn)

@@ -42,12 +42,22 @@ _LIBRARY_ROOTS = tuple(
     for path in {sysconfig.get_paths()["stdlib"], sysconfig.get_paths()["purelib"], sysconfig.get_paths()["platlib"]}
     | {os.path.dirname(os.path.dirname(torch.__file__))}
 )
-_TORCH_ROOT = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
+_COMPILER = tuple(f"{__name__.partition('.')[0]}.{stage}" for stage in ("specialize", "capture", "pipeline", "api", "runtime"))
 
 
 def is_library_file(file: str) -> bool:
     """Whether code in ``file`` is installed software (standard library, site-packages) and not the user's program."""
     return file.startswith(_LIBRARY_ROOTS) or file.startswith("<frozen")
+
+
+def is_library_module(name: str) -> bool:
+    """Whether the module of this name is installed software, or part of the compiler itself."""
+    root = name.partition(".")[0]
+    if root in sys.builtin_module_names or root in sys.stdlib_module_names or root == "torch":
+        return True
+    if root == __name__.partition(".")[0]:
+        return name.startswith(_COMPILER)
+    return is_library_file(getattr(sys.modules.get(name), "__file__", None) or "<dynamic>")
 
 
 @dataclass(frozen=True, eq=False)
@@ -153,6 +163,7 @@ class Environment:
     containers: tuple[tuple[str, Any], ...] = field(default=(), repr=False)  # lists, dicts and sets
     stored: tuple[Place, ...] = field(default=(), repr=False)  # globals that the bytecode assigns to
     prints: tuple[tuple[str, int], ...] = field(default=(), repr=False)  # (file, line) of calls of print
+    names: frozenset[str] = field(default=frozenset(), repr=False)  # names the visited bytecode mentions
     expected: tuple[Any, ...] = field(default=(), repr=False)  # the structure as found
     expected_extents: tuple[Any, ...] = field(default=(), repr=False)
 
@@ -211,6 +222,7 @@ def collect(fn: Any, roots: Iterable[tuple[str, Any]] = ()) -> Environment:
                 tuple(walk.containers),
                 tuple(walk.stored),
                 tuple(walk.prints),
+                frozenset(names),
             )
 
 
@@ -427,9 +439,7 @@ class _Walk:
 
 
 def _is_library_type(kind: type) -> bool:
-    if kind.__module__ in ("builtins", "__main__"):
-        return kind.__module__ == "builtins"
-    return is_library_file(getattr(sys.modules.get(kind.__module__), "__file__", None) or "<string>")
+    return kind.__module__ != "__main__" and is_library_module(kind.__module__)
 
 
 def _is_descriptor(value: Any) -> bool:
@@ -445,7 +455,7 @@ def _slots(kind: type) -> list[str]:
 
 
 def _is_library_module(module: types.ModuleType) -> bool:
-    return is_library_file(getattr(module, "__file__", None) or "<frozen") or module.__name__.split(".")[0] == "torch"
+    return is_library_module(module.__name__)
 
 
 _BY_NAME = frozenset({"getattr", "hasattr"})

@@ -111,6 +111,7 @@ def _components(key: Key) -> dict[str, tuple[Any, str]]:
         return group[index] if index < len(group) else f"{fallback}[{index}]"
 
     put("len(args)", len(sigma.args), "length")
+    counts = tuple(map(len, (sigma.free, sigma.values, sigma.objects, key.gamma_s, key.gamma_g)))
     for index, sig in enumerate(sigma.args):
         describe(name(names.args, index, "args"), sig)
     put("keywords", tuple(keyword for keyword, _ in sigma.kwargs), "keys")
@@ -118,16 +119,14 @@ def _components(key: Key) -> dict[str, tuple[Any, str]]:
         describe(keyword, sig)
     for group, title in (("free", "free tensors"), ("values", "free values"), ("objects", "free objects")):
         found_paths, sigs = getattr(names, group), getattr(sigma, group)
-        put(title, len(sigs), "length") if sigs else None
         for index, sig in enumerate(sigs):
             describe(name(found_paths, index, title.replace(" ", "_")), sig)
     put("memory overlap of inputs", sigma.aliasing, "aliasing")
     for index, value in enumerate(key.gamma_s):
         put(f"shape read {index}", value, "shape")
-    if key.gamma_g:
-        put("data gates", len(key.gamma_g), "length")
     for index, value in enumerate(key.gamma_g):
         put(name(names.gates, index, "gate"), value, "gate")
+    put("counts of (free tensors, free values, free objects, shape reads, data gates)", counts, "length")
     for field_name, value in zip(key.rho._fields, key.rho, strict=True):
         put(field_name, value, "ambient")
     return found

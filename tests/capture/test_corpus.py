@@ -64,7 +64,7 @@ def same(a, b) -> bool:
 
 
 def _bits(t: torch.Tensor) -> torch.Tensor:
-    t = t.detach().contiguous()
+    t = (t if t.layout is torch.strided else t.to_dense()).detach().contiguous()
     if t.is_complex():
         t = torch.view_as_real(t)
     if t.is_floating_point():
