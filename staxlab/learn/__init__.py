@@ -52,15 +52,16 @@ writes the notebooks anew, and ``tests/exercises`` runs everything below for eve
 
 What the tests ask of every exercise, for the chapter's values and for several students: the reference gets full marks,
 nothing at all gets zero, each wrong answer loses points in the fields it says and is named, every systematic
-perturbation of the reference (:mod:`~staxlab.learn.mutation`) is rejected, and the notebook executes with both.
+perturbation of the reference (:mod:`~staxlab.learn.mutation`) is rejected, and the notebook executes with both. Where
+a perturbed reference function is still right, a module attribute ``HARMLESS`` says so (see ``ex01_answers``).
 Functions in a reference answer are written at module level and use only their arguments: their source is put into
 the notebook.
 
 Proofs are taken apart into claims that can run, and a rubric for the rest:
 
 * a statement about all inputs: ``for_all``, a search for a counterexample that is then made small (``claims``);
-* an existence claim: ``construction``, which builds what the student describes and judges it by brute force
-  (``machine`` is a two-level memory that counts transfers);
+* an existence claim: ``construction``, which builds what the student describes and judges it by brute force (in
+  ``schedules``: a kernel for the two-level ``machine``, which counts transfers);
 * a derivation: ``derivation``, each step refuted by numbers or proved with SymPy (``algebra``);
 * the argument in words: a ``Prose`` field with a ``Rubric``.
 
@@ -75,7 +76,9 @@ module           what it knows
 ``formula``      formulas as text, parsed without eval, computed exactly
 ``algebra``      chains of steps; the only module that uses SymPy
 ``claims``       counterexample search with shrinking
-``machine``      the two-level memory
+``machine``      a two-level memory that counts transfers
+``schedules``    Proposition 1.1 as claims that run on it
+``rubrics``      what a reader looks for in prose
 ``limits``       calling student functions with a time limit
 ``variants``     from a student to a seed to values
 ``records``      the student's file

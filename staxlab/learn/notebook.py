@@ -206,7 +206,7 @@ def _part_cells(exercise: Exercise, part: Part, answers: Answers | None) -> Iter
 
 def _answer_source(field: Field, answers: Answers | None) -> str:
     """Comment, empty answer, and (in the instructor's version) the reference between nbgrader's marks."""
-    lines = textwrap.wrap(f"{field.name}: {field.label}; {field.form()}.", 110)
+    lines = textwrap.wrap(f"{field.name}: {field.label}; {field.form()}.", 96)
     example = field.example.splitlines()
     lines += ["For example:", *("    " + line for line in example)] if len(example) > 1 else []
     if len(example) == 1:

@@ -45,8 +45,9 @@ STYLE = """
 .staxlab.sx-learn caption { text-align: left; color: var(--sx-muted); font-size: 0.9em; padding: 2px 0; }
 .staxlab.sx-learn th, .staxlab.sx-learn td { text-align: left; vertical-align: top; padding: 2px 12px 2px 0;
   border: 0; background: transparent; color: var(--sx-text); white-space: pre-wrap; }
+.staxlab.sx-learn thead tr:nth-child(n), .staxlab.sx-learn tbody tr:nth-child(n) { background: transparent; }
 .staxlab.sx-learn th { font-weight: 500; color: var(--sx-muted); white-space: nowrap; }
-.staxlab.sx-learn td { font-family: var(--jp-code-font-family, monospace); font-size: 0.95em; }
+.staxlab.sx-learn .sx-verdict td { font-family: var(--jp-code-font-family, monospace); font-size: 0.95em; }
 """
 
 

@@ -24,7 +24,8 @@ class Criterion:
 
     def levels(self) -> tuple[tuple[str, str], ...]:
         """(what it earns, description), the best first."""
-        rows = ((f"{self.points}", self.full), (f"1 to {self.points - 1}" if self.points > 1 else "part", self.partial))
+        between = {1: "part", 2: "1"}.get(self.points, f"1 to {self.points - 1}")
+        rows = ((f"{self.points}", self.full), (between, self.partial))
         return tuple((earns, text) for earns, text in (*rows, ("0", self.none)) if text)
 
 
