@@ -208,7 +208,7 @@ class KernelWriter:
                 self._program_index(head, dim, used)
         if self.form.kind == "persistent":
             dim = self.space.dim("r0_")
-            head.emit(f"r0_index = tl.arange(0, R0_BLOCK){dim.slicing}", origins)
+            head.emit(f"r0_index = tl.arange(0, R0_BLOCK){dim.slicing}  # all elements of a row at once", origins)
             self._mask(head, dim)
             self._loop_variables(head, dim, used)
         elif self.looped:
@@ -229,15 +229,15 @@ class KernelWriter:
         if self.form.wide:
             number += ".to(tl.int64)"
         origins = self.node.origins
-        head.emit(f"{dim.prefix}offset = {number} * {dim.block_name}", origins)
+        head.emit(f"{dim.prefix}offset = {number} * {dim.block_name}  # where this program instance begins", origins)
         lanes = f"tl.arange(0, {dim.block_name}){dim.slicing}"
-        head.emit(f"{dim.index_name} = {dim.prefix}offset + {lanes}", origins)
+        head.emit(f"{dim.index_name} = {dim.prefix}offset + {lanes}  # the points it makes", origins)
         self._mask(head, dim)
         self._loop_variables(head, dim, used)
 
     def _mask(self, writer: CodeWriter, dim: BlockDim) -> None:
         if dim.prefix in self.emission.masks:
-            writer.emit(f"{dim.mask_name} = {dim.index_name} < {dim.size_name}", self.node.origins)
+            writer.emit(f"{dim.mask_name} = {dim.index_name} < {dim.size_name}  # those that exist", self.node.origins)
         elif dim.block_name in self._constexprs() and dim.prefix != "r0_":
             # No mask was emitted, so a launch with a block size that does not divide must not compile.
             why = f'"{dim.block_name} must divide {dim.numel}: the kernel has no {dim.mask_name}"'

@@ -184,7 +184,7 @@ def integer_power(base, exponent):
     """base ** exponent by repeated squaring; negative exponents give 0 except for bases 1 and -1."""
     negative = exponent < 0
     odd = (exponent & 1) != 0
-    by_inverse = tl.where(base == 1, 1, tl.where(base == -1, tl.where(odd, -1, 1), 0)).to(base.dtype)
+    by_inverse = tl.where(base == 1, 1, tl.where(base + 1 == 0, tl.where(odd, -1, 1), 0)).to(base.dtype)
     power = tl.where(negative, by_inverse, 1).to(base.dtype)
     remaining = tl.where(negative, 0, exponent)
     square = base
