@@ -304,7 +304,8 @@ def _shift(call: Call, x: Operand, y: Operand, left: bool) -> TensorValue:
         outside = ops.logical_or(ops.lt(b, zero), ops.gt(b, widest))
         if left:
             return ops.where(outside, zero, ops.bitwise_left_shift(a, ops.where(outside, zero, b)))
-        return ops.bitwise_right_shift(a, ops.where(outside, widest, b))
+        shifted = ops.bitwise_right_shift(a, ops.where(outside, widest, b))
+        return ops.where(outside, zero, shifted) if dtype == torch.uint8 else shifted
 
     return call.pointwise(function, x, y)
 
