@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
+import logging
 import os
 import subprocess
 import tempfile
@@ -33,6 +34,8 @@ from ..errors import BuildError
 from ..options import DeviceSpec, Options, host_device_spec
 from ..provenance import Line
 from . import cache, toolchain
+
+log = logging.getLogger("staxlab.build")
 
 HEADER_DIRECTORY = Path(cpp.__file__).parent
 HEADERS = ("staxlab_simd.h", "staxlab_math.h")
@@ -133,7 +136,15 @@ def load_kernel(kernel: Kernel, tools: toolchain.Toolchain) -> Loaded:
     library, hit = _library_of(kernel, key, tools)
     with _loading:
         if key not in _loaded:
-            _loaded[key] = _launcher(kernel, _open(library, kernel.name))
+            try:
+                _loaded[key] = _launcher(kernel, _open(library, kernel.name))
+            except BuildError:
+                if not hit:
+                    raise
+                log.warning("the cached library of %s cannot be loaded here: built again", kernel.name)
+                library, hit = compile_kernel(kernel, tools), False
+                cache.write_verified(key, library)
+                _loaded[key] = _launcher(kernel, _open(library, kernel.name))
     return Loaded(_loaded[key], key, hit, time.perf_counter() - started)
 
 
@@ -225,6 +236,17 @@ def _bind_imports(kernel: Kernel, library: ctypes.CDLL) -> None:
             ) from None
         pointer = ctypes.c_void_p.in_dll(library, symbol.replace("Sleef_", "sleef_"))
         pointer.value = address.value
+
+
+def _after_fork() -> None:
+    """A forked child has none of the parent's OpenMP threads and would wait for them forever (PyTorch's own operators
+    do): it computes with the one thread it has."""
+    if _loaded:
+        torch.set_num_threads(1)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 def _launcher(kernel: Kernel, library: ctypes.CDLL) -> Callable[..., None]:

@@ -90,9 +90,7 @@ def trusted(path: Path) -> bool:
     """Whether only this user (or root) can have written a file or directory."""
     if not hasattr(os, "getuid"):
         return True
-    status = os.lstat(path)
-    if stat.S_ISLNK(status.st_mode):
-        status = os.stat(path)
+    status = os.stat(path)
     return status.st_uid in (os.getuid(), 0) and not status.st_mode & stat.S_IWOTH
 
 
@@ -104,7 +102,7 @@ def read_verified(name: str) -> bytes | None:
     """The content of an entry, or None if it is absent, damaged (it is then removed) or not to be trusted."""
     path = path_of(name)
     try:
-        if not trusted(path):
+        if not (trusted(path.parent) and trusted(path)):
             log.warning("cache entry %s could have been written by another user: ignored", name)
             return None
         data = path.read_bytes()

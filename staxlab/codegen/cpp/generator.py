@@ -116,6 +116,7 @@ def generate_kernel(
     loop_plan = None
     empty_reduction = node.kind == "reduction" and node.reduction_numel == 0
     scope = _scope(schedule, arguments, device)
+    scope.origins = node.origins
     emission_writer = CodeWriter()
     if node.is_empty:
         emission_writer.emit("// an empty box of subscripts: there is nothing to compute", node.origins)

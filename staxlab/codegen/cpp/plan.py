@@ -42,6 +42,9 @@ MOST_PARTIALS = 1 << 16
 #: Elements along each side of a block of transposing tiles.
 BLOCK = 64
 
+#: Vectors in a tile: turning over more takes more registers than there are, and more code than it is worth.
+WIDEST_TILE = 16
+
 #: Vector registers a block of accumulators may take in a reduction over outer loops.
 DEFAULT_ACCUMULATORS = 4
 
@@ -159,6 +162,8 @@ def plan(node: ScheduleNode, device: DeviceSpec, options: Options, bytes_read: i
         innermost = vector
     form = "pointwise" if not reduced else "outer" if innermost in kept else "inner"
     tile, tile_decision = _choose_tile(node, body, vector, lanes) if form == "pointwise" else (None, None)
+    if tile is not None:
+        lanes = min(lanes, WIDEST_TILE)
     outer = [s for s in kept if s != innermost and s != tile]
     inner = [s for s in reduced if s != innermost]
     work = _work(node, statements, accesses, innermost, lanes, tile)
@@ -315,17 +320,18 @@ def _choose_tile(
     node: ScheduleNode, body: LoopBody, vector: Symbol | None, lanes: int
 ) -> tuple[Symbol | None, Decision | None]:
     """The other index of a tile, if some read runs along it and across the vectorised one."""
-    if vector is None or extent(vector) < lanes:
+    side = min(lanes, WIDEST_TILE)
+    if vector is None or extent(vector) < side:
         return None, None
     conditional = {access.index for access in body.reads() if access.conditional}
     loads = [s.args[1] for s in body.all_statements() if s.operation == "load" and s.args[1] not in conditional]
     for symbol in body.indices:
-        if symbol == vector or extent(symbol) < lanes:
+        if symbol == vector or extent(symbol) < side:
             continue
         turned = [index for index in loads if is_transposed(index, symbol, vector)]
         if turned:
             reason = f"{len(turned)} of {len(loads)} reads run along {symbol} and across {vector}: turned in registers"
-            inputs = (("tile", f"{lanes} x {lanes}"),)
+            inputs = (("tile", f"{side} x {side}"),)
             return symbol, Decision("tile", node.name, symbol.name, reason, (None, symbol.name), inputs)
     return None, None
 

@@ -61,6 +61,7 @@ class Scope:
     imports: dict[str, tuple[str, int]] = field(default_factory=dict)
     checks: list[tuple[str, str]] = field(default_factory=list)
     counter: int = 0
+    origins: Origins = NO_ORIGINS  # of lines that state none
 
     def vector_type(self, dtype: torch.dtype, lanes: int | None = None) -> str:
         """The name of a vector type, declared in the preamble."""
@@ -83,7 +84,7 @@ class CppOps(Ops):
         self.indirects: dict[Symbol, tuple[CppValue, str | None]] = {}
 
     def tagged(self, origins: Origins) -> CppOps:
-        return self._with(origins=origins)
+        return self._with(origins=origins or self.scope.origins)
 
     def _with(self, **changes: Any) -> CppOps:
         twin = object.__new__(CppOps)
@@ -370,15 +371,14 @@ class CppOps(Ops):
         kind = self.type_of(value.dtype, vector)
         start = self.as_vector(default) if vector else default.text
         writer.emit(f"{kind} {name} = {start};  // elsewhere", self.origins)
-        writer.emit(
-            "{  // only in lanes where the condition holds" if condition.vector else f"if ({condition.text}) {{"
-        )
+        opening = "{  // only in lanes where the condition holds" if condition.vector else f"if ({condition.text}) {{"
+        writer.emit(opening, self.origins)
         with writer.indent():
             writer.extend(block.lines())
             result = self.as_vector(value) if vector else value.text
             writer.emit(f"{name} = select({condition.text}, {result}, {name});" if condition.vector
                         else f"{name} = {result};", self.origins)  # fmt: skip
-        writer.emit("}")
+        writer.emit("}", self.origins)
         return CppValue(name, value.dtype, vector, symbols | self._innermost())
 
     def _innermost(self) -> frozenset[Symbol]:
