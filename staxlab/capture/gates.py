@@ -129,6 +129,7 @@ class Replay:
         try:
             for tensor in chosen:
                 watcher.protect(tensor)
+            watcher.arguments = chosen
             with torch.no_grad(), watcher:
                 return self._answers(self.module(*chosen))
         finally:

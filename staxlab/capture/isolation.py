@@ -115,6 +115,7 @@ class Watcher(TorchDispatchMode):
         self.locate = locate
         self.refusal: CaptureError | None = None
         self.grad = False  # the user's gradient mode during the current call
+        self.arguments: list[torch.Tensor] = []  # the tensors the current call was given
         self.protected: dict[int, torch.Tensor] = {}
         self.saved: dict[int, SavedStorage] = {}
         self.facts = CallFacts()
@@ -170,12 +171,17 @@ class Watcher(TorchDispatchMode):
             written = [args[index] for index in _HIDDEN_WRITES[name]]
         for value in written:
             for tensor in value if isinstance(value, (list, tuple)) else (value,):
-                if isinstance(tensor, torch.Tensor):
+                if isinstance(tensor, torch.Tensor) and self._is_visible(tensor):
                     self.facts.mutates = True
                     if self.grad and tensor.requires_grad and tensor.is_leaf:
                         # The sample runs without gradient recording; eager execution would have refused.
                         raise RuntimeError("a leaf Variable that requires grad is being used in an in-place operation.")
                     self._save(tensor, reshapes=torch.Tag.inplace_view in func.tags, func=func)
+
+    def _is_visible(self, tensor: torch.Tensor) -> bool:
+        """Whether memory that is written was there before the call; scratch memory of the call itself is nobody's concern."""
+        key = storage_key(tensor)
+        return key in self.protected or any(storage_key(t) == key for t in self.arguments if t.layout is torch.strided)
 
     def _save(self, tensor: torch.Tensor, *, reshapes: bool, func: Any) -> None:
         if tensor.layout is not torch.strided:
@@ -223,8 +229,13 @@ class Watcher(TorchDispatchMode):
             saved.storage.copy_(saved.copy)
         for generator, first, _ in self.generators.values():
             generator.set_state(first)
+
+    def forget(self) -> None:
+        """Let go of every tensor."""
+        self.protected.clear()
         self.saved.clear()
         self.generators.clear()
+        self.arguments = []
 
 
 def _is_integer_index(name: str, args: tuple) -> bool:

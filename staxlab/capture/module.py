@@ -183,6 +183,8 @@ def _python_source(module: GraphModule) -> tuple[str, dict[str, Any]]:
             expression = f"{arguments[0]} {_INFIX[node.target]} {arguments[1]}"
         elif node.target in _PREFIX and len(arguments) == 1 and not keywords:
             expression = f"{_PREFIX[node.target]}{arguments[0]}"
+        elif node.target is getattr and len(arguments) == 2:
+            expression = f"{arguments[0]}.{node.args[1]}"
         elif node.target is operator.getitem and len(arguments) == 2:
             expression = f"{arguments[0]}[{arguments[1]}]"
         else:

@@ -62,7 +62,7 @@ def tensor_methods() -> dict[Any, str]:
         member = getattr(torch.Tensor, name) if not isinstance(member, (property, types.GetSetDescriptorType)) else None
         if callable(member):
             try:
-                if member not in found or name.startswith("__"):
+                if member not in found or not name.startswith("_"):  # abs rather than __abs__
                     found[member] = name
             except TypeError:
                 continue
@@ -78,6 +78,9 @@ def property_access(func: Any) -> tuple[str, str] | None:
     return None
 
 
+_MACHINERY = ("overrides.py", "_tensor.py", "functional.py", os.path.join("modules", "module.py"))
+
+
 class Frame:
     """The user's frame an operation was called from: its source line and the instruction it stands at."""
 
@@ -86,19 +89,20 @@ class Frame:
     def __init__(self, boundary: types.CodeType):
         frame: Any = sys._getframe(2)
         direct = True
-        outermost_library = None
+        library = None  # the innermost frame of PyTorch's own code that is not machinery
         while frame is not None and frame.f_code is not boundary:
             file = frame.f_code.co_filename
             if not file.startswith(_HERE):
                 if not file.startswith(_TORCH):
                     break
-                outermost_library = frame
+                if library is None and not file.endswith(_MACHINERY):
+                    library = frame
                 if not file.endswith(("overrides.py", "_tensor.py")):
                     direct = False
             frame = frame.f_back
         if frame is None or frame.f_code is boundary:
             # The traced callable is itself a library function or module: point into the library.
-            frame, direct = outermost_library, False
+            frame, direct = library, False
         if frame is None:
             self.location, self._direct = None, False
             return

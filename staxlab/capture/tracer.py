@@ -130,7 +130,7 @@ class Tracer(TorchFunctionMode):
         python_state = PythonState(self.environment, (self.args, self.kwargs), names)
         self.watcher.start(random_state, may_reseed=not RESEEDING.isdisjoint(self.environment.names))
         recording.tracer = self
-        undo = True
+        undo, samples = True, self.samples
         try:
             expressions = self._make_placeholders(leaves)
             result = self._call()
@@ -153,6 +153,7 @@ class Tracer(TorchFunctionMode):
                 self.watcher.restore()
                 if self.watcher.has_drawn or self.watcher.moved:
                     random_state.restore()
+            self._forget()
         if self.effects:
             seen = "; ".join(map(str, self.effects[:3]))
             warnings.warn(
@@ -171,7 +172,7 @@ class Tracer(TorchFunctionMode):
             output_spec=spec,
             environment=self.environment,
             bind=compile_bind(self.free_places, expressions, scope),
-            samples=self.samples,
+            samples=samples,
             free_places=tuple(self.free_places),
             python_effects=tuple(self.effects),
             grad_mode=self.ambient.grad_mode,
@@ -186,6 +187,13 @@ class Tracer(TorchFunctionMode):
         args, kwargs = self._sample_arguments()
         with self.watcher, self:
             return self.fn(*args, **kwargs)
+
+    def _forget(self) -> None:
+        """Let go of every tensor: the record alone decides how long the sample lives."""
+        self.symbols.clear()
+        self.watcher.forget()
+        self.args, self.kwargs, self.samples = (), {}, []
+        self._free_by_id.clear()
 
     def _sample_arguments(self) -> tuple[tuple, dict]:
         if self.execute:
@@ -384,8 +392,8 @@ class Tracer(TorchFunctionMode):
         map_leaves((args, kwargs), _check_argument)
         facts = CallFacts()
         value = self._value(func, args, kwargs, tensors, facts)
-        if not tensors and not contains_tensor(value):
-            return value  # a question about no tensor at all, such as torch.promote_types
+        if value is NotImplemented or (not tensors and not contains_tensor(value)):
+            return value  # `x == None`, or a question about no tensor at all, such as torch.promote_types
         op, target, args, kwargs = spell(func, args, kwargs, self.frame)
         detach = needs_grad and self.ambient.grad_mode and not grad
         node_of = self._detached_node if detach else self._node_of
@@ -405,7 +413,8 @@ class Tracer(TorchFunctionMode):
             self.symbols.set(value, Symbol(node, (), requires_grad), pin=True)
             return value
         described = describe_value(value)
-        node.meta["val"] = with_grad(described, True) if requires_grad else described
+        if value is not None:
+            node.meta["val"] = with_grad(described, True) if requires_grad else described
         if shares_storage(value, tensors):
             node.meta["aliases"] = True
         self._remember(value, node, (), requires_grad, facts)
@@ -432,7 +441,7 @@ class Tracer(TorchFunctionMode):
     def _run(self, func: Any, args: tuple, kwargs: dict, facts: CallFacts) -> Any:
         """Execute on the sample with gradient recording off, under the eyes of the watcher."""
         watcher, grad = self.watcher, torch.is_grad_enabled()
-        watcher.facts, watcher.inside, watcher.grad = facts, True, grad
+        watcher.facts, watcher.inside, watcher.grad, watcher.arguments = facts, True, grad, tensors_in((args, kwargs))
         inference = torch.is_inference_mode_enabled() and not self.ambient.inference_mode
         try:
             if inference:  # entered inside the function: values made here may be used outside

@@ -74,20 +74,20 @@ KEPT: dict[str, str] = {
 
 
 def is_composite(node: Node) -> bool:
-    """Whether the pass would expand this node."""
+    """Whether the pass would expand this node, now or once its in-place form has become an ordinary one."""
     return _expression(node) is not None
 
 
 def _expression(node: Node) -> Apply | None:
-    name = operation(node)
-    if name not in EXPANSIONS or node.meta.get("mutates") or not node.args or not isinstance(node.args[0], Node):
+    name = (operation(node) or "").removesuffix("_")
+    if name not in EXPANSIONS or not node.args or not isinstance(node.args[0], Node):
         return None
     source = node.args[0].val
     if not isinstance(node.val, TensorMeta) or not isinstance(source, TensorMeta):
         return None
     if source.dtype not in (torch.float32, torch.float64) or (source.dtype, source.shape) != (node.val.dtype, node.val.shape):
         return None
-    parameters = {key: value for key, value in node.kwargs.items() if not (key == "inplace" and value is False)}
+    parameters = {key: value for key, value in node.kwargs.items() if key != "inplace"}
     if not all(map(is_number, (*node.args[1:], *parameters.values()))) or len(node.args) > 2:
         return None
     try:
@@ -100,7 +100,7 @@ def decompose(graph: Graph) -> list[Applied]:
     """Expand every composite operator once."""
     applied: list[Applied] = []
     for node in graph:
-        expression = _expression(node)
+        expression = None if node.meta.get("mutates") else _expression(node)
         if expression is None:
             continue
         before = describe([node])

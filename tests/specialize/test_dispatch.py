@@ -401,7 +401,7 @@ def test_region_protocol_needs_no_tracer():
 
 
 @pytest.mark.slow
-def test_memory_is_flat_over_many_calls():
+def test_memory_is_flat_over_many_calls(repository):
     code = """
 import resource, torch
 from tests.specialize.regions import dispatcher
@@ -413,7 +413,7 @@ def run(n):
 first = run(20_000)
 assert run(200_000) - first < 4096, "kilobytes grown"
 """
-    subprocess.run([sys.executable, "-c", code], check=True)
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=repository)
 
 
 def test_trace_is_reentrant_through_the_dispatcher_only():
