@@ -7,6 +7,7 @@ import torch
 
 pytest.importorskip("triton")
 
+from staxlab.loops.expressions import ZERO
 from tests.codegen.triton_support import (
     example_1_1,
     example_6_1,
@@ -78,6 +79,20 @@ def test_pointwise_of_any_shape(shape):
     x = torch.randn(shape)
     p = program({"x": x}, shape, lambda ops, i: ops.neg(read(ops, {"x": x}, "x", i)), torch.float32)
     assert torch.equal(interpret_program(p, {"x": x}), -x)
+
+
+@pytest.mark.parametrize("shape", [(), (4,)])
+def test_truth_values_of_a_single_element_spread_over_a_block(shape):
+    x, y = torch.tensor(2.0), torch.randn(shape)
+    tensors = {"x": x, "y": y}
+
+    def compute(ops, i):
+        one = ops.load("x", ZERO)
+        positive = ops.gt(one, ops.constant(0.0, torch.float32))
+        return ops.logical_and(positive, ops.isnan(ops.mul(one, read(ops, tensors, "y", i))))
+
+    p = program(tensors, shape, compute, torch.bool)
+    assert torch.equal(interpret_program(p, tensors), (x > 0) & (x * y).isnan())
 
 
 def test_strided_and_broadcast_inputs_and_a_permuted_output():

@@ -9,7 +9,8 @@ closed here, for the duration of one run:
   at a time, as a GPU's tree reduction does,
 * float32 to bfloat16 truncates; it must round to nearest even,
 * run-time checks (``tl.device_assert``) are ignored; they raise IndexError,
-* older versions let NaN win in ``fmax``, cannot complement unsigned integers, and trip over recent NumPy.
+* a scalar truth value turns into a float when it is spread over a block; older versions let NaN win in ``fmax``,
+  cannot complement unsigned integers, and trip over recent NumPy.
 
 Triton decides at import whether its own library is interpreted; this module works whichever way it was imported,
 and leaves no trace, so that kernels can be interpreted and compiled in the same process.
@@ -149,12 +150,13 @@ def _interpreting(debug: bool) -> Iterator[None]:
             create_maxnumf=lambda a, b: builder.binary_op(a, b, np.fmax),
             create_minnumf=lambda a, b: builder.binary_op(a, b, np.fmin),
             get_all_ones_value=_all_ones,
+            create_splat=_splat,
         )
         builder.options = interpreter.InterpreterOptions(debug=debug, sanitize_overflow=False)
         yield
     finally:
         builder.options = saved_options
-        for name in ("create_fp_trunc", "create_maxnumf", "create_minnumf", "get_all_ones_value"):
+        for name in ("create_fp_trunc", "create_maxnumf", "create_minnumf", "get_all_ones_value", "create_splat"):
             vars(builder).pop(name, None)
         for owner, attributes in before:
             _restore(owner, attributes)
@@ -208,6 +210,15 @@ def _all_ones(kind: Any) -> Any:
     dtype = _get_np_dtype(kind)
     ones = np.invert(np.zeros(1, dtype=dtype))
     return TensorHandle(ones, kind.scalar)
+
+
+def _splat(kind: Any, scalar: Any) -> Any:
+    """A block of one value. The interpreter labels the result of a comparison with its operands' dtype, so the data
+    itself has to say what it is."""
+    from triton.runtime.interpreter import TensorHandle
+
+    block = np.full(kind.shape, scalar.data.reshape(-1)[0], dtype=scalar.data.dtype)
+    return TensorHandle(block, scalar.dtype.scalar)
 
 
 def _narrow(builder: Any, source: Any, target: Any) -> Any:
