@@ -10,6 +10,7 @@ from __future__ import annotations
 import warnings
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import torch
@@ -124,7 +125,15 @@ def compare(op: Any, result: Any, expected: Any, precise: Any) -> None:
 
 
 def survey(dtype: torch.dtype, limit: int | None, every: int = 1) -> tuple[Counter, list[str]]:
-    """Every operator (or each ``every``-th) of the database that takes ``dtype``: how samples came out, what failed."""
+    """Every operator (or each ``every``-th) of the database that takes ``dtype``: how samples came out, what failed.
+
+    In a thread of its own: the database inspects the whole stack for every sample, and a test runner's is deep.
+    """
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(_survey, dtype, limit, every).result()
+
+
+def _survey(dtype: torch.dtype, limit: int | None, every: int) -> tuple[Counter, list[str]]:
     tally: Counter = Counter()
     failures: list[str] = []
     threads = torch.get_num_threads()
