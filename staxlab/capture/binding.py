@@ -38,8 +38,9 @@ def output_specification(
 ) -> Flat | Nest | Constant:
     """How to rebuild ``result`` from flat tensors; ``place`` gives a tensor its position among them.
 
-    ``known`` are the ids of objects the caller passed in, which may be returned as they are. ``formatted``: some tensor was
-    turned into text, so text in the result may depend on data and is refused. CaptureError for what cannot be rebuilt.
+    ``known`` are the ids of objects the caller passed in, which may be returned as they are. ``formatted``: some
+    tensor was turned into text, so text in the result may depend on data and is refused. CaptureError for what cannot
+    be rebuilt.
     """
 
     def describe(value: Any) -> Any:
@@ -64,7 +65,8 @@ def output_specification(
                 parts = list(value)
             return Nest(rebuild_container(value, [None] * len(parts)), tuple(map(describe, parts)))
         raise CaptureError(
-            f"the function returns a {type(value).__module__}.{type(value).__qualname__}, which cannot be rebuilt at later calls",
+            f"the function returns a {type(value).__module__}.{type(value).__qualname__}, "
+            "which cannot be rebuilt at later calls",
             remedy="return tensors, plain Python values, tuples, lists, dicts, named tuples or dataclasses",
         )
 

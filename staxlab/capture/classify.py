@@ -1,4 +1,5 @@
-"""What kind of question a call asks (Table 3.2): an operation to record, metadata, data, or something a graph cannot hold."""
+"""What kind of question a call asks (Table 3.2): an operation to record, metadata, data, or something a graph cannot
+hold."""
 
 from __future__ import annotations
 

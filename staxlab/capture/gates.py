@@ -1,13 +1,13 @@
 """Data gates and guard replay (Sections 3.4 to 3.6).
 
-When Python asks a tensor for a plain value (``if x.sum() > 0``, ``int(x.max())``, ``x.tolist()``), tracing answers with
-the sample's value and goes on; the graph it records is then valid only for inputs that give the same answer. Each such
-question is a :class:`DataGate` (Definition 3.2). To know at a later call whether the answers are still the same, only the
-part of the program that computes them has to run again: the backward slice of the gates (Definition 3.3), extracted by
-:func:`replay_graph` (Algorithm 3.1).
+When Python asks a tensor for a plain value (``if x.sum() > 0``, ``int(x.max())``, ``x.tolist()``), tracing answers
+with the sample's value and goes on; the graph it records is then valid only for inputs that give the same answer. Each
+such question is a :class:`DataGate` (Definition 3.2). To know at a later call whether the answers are still the same,
+only the part of the program that computes them has to run again: the backward slice of the gates (Definition 3.3),
+extracted by :func:`replay_graph` (Algorithm 3.1).
 
-The slice has to be taken *before* dead code elimination (Corollary 3.1): a gate's value is consumed by a Python ``if`` and
-flows into no output, so to dead code elimination its computation is dead.
+The slice has to be taken *before* dead code elimination (Corollary 3.1): a gate's value is consumed by a Python ``if``
+and flows into no output, so to dead code elimination its computation is dead.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ def _shapes(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class DataGate:
-    """One question Python asked about tensor data: the node, the ``kind`` of question (a key of :data:`KINDS`), the answer
-    on the sample, and the user's source line."""
+    """One question Python asked about tensor data: the node, the ``kind`` of question (a key of :data:`KINDS`), the
+    answer on the sample, and the user's source line."""
 
     node: Node
     kind: str
@@ -61,7 +61,9 @@ class DataGate:
             return f"%{self.node.name}.shape"
         if self.kind == "value":
             return f"%{self.node.name}"
-        return f"%{self.node.name}.{self.kind}()" if self.kind in ("item", "tolist") else f"{self.kind}(%{self.node.name})"
+        return (
+            f"%{self.node.name}.{self.kind}()" if self.kind in ("item", "tolist") else f"{self.kind}(%{self.node.name})"
+        )
 
     def __str__(self) -> str:
         return f"{self.condition} == {self.value!r}" + (f"   ({self.location})" if self.location else "")
@@ -106,8 +108,8 @@ def replay_slice(graph: Graph, gates: Sequence[DataGate]) -> set[Node]:
 class Replay:
     """The guard replay subgraph: takes the region's placeholders, returns the values of the gates' nodes.
 
-    ``uses`` are the positions, among the region's placeholders, of the ones the replay graph takes. ``draws`` and ``writes``
-    say whether it must run with a forked generator or on protected inputs.
+    ``uses`` are the positions, among the region's placeholders, of the ones the replay graph takes. ``draws`` and
+    ``writes`` say whether it must run with a forked generator or on protected inputs.
     """
 
     module: GraphModule
@@ -201,14 +203,16 @@ def same_answer(a: Any, b: Any) -> bool:
 def gate(value: torch.Tensor) -> torch.Tensor:
     """Declare that a value read from data only takes part in tensor computation (Section 3.6).
 
-    ``n = gate(x.sum())`` keeps ``n`` a 0-dimensional tensor, an input of the program at run time, where ``int(x.sum())``
-    would write the number into the program and need a version for each value. Shape ``[]`` or any one-element shape in,
-    shape ``[]`` out, dtype kept. CaptureError if the tensor has more than one element, TypeError if it is no tensor.
+    ``n = gate(x.sum())`` keeps ``n`` a 0-dimensional tensor, an input of the program at run time, where
+    ``int(x.sum())`` would write the number into the program and need a version for each value. Shape ``[]`` or any
+    one-element shape in, shape ``[]`` out, dtype kept. CaptureError if the tensor has more than one element, TypeError
+    if it is no tensor.
     """
     if not isinstance(value, torch.Tensor):
         raise TypeError(f"gate() takes a one-element tensor, got {type(value).__name__}")
     if value.numel() != 1:
         raise CaptureError(
-            f"gate() takes a one-element tensor, got shape {list(value.shape)}", remedy="reduce it first, e.g. with .sum()"
+            f"gate() takes a one-element tensor, got shape {list(value.shape)}",
+            remedy="reduce it first, e.g. with .sum()",
         )
     return value if value.ndim == 0 else value.reshape(())

@@ -4,9 +4,9 @@ Tracing runs the user's function for real. Whatever it changes must be undone, s
 it once, at the right time: tensors changed in place, and the state of random number generators.
 
 Copies are made *on write*. A :class:`Watcher` sees every ``aten`` operation just before it runs; the operator's schema
-says which arguments it writes, and if one of them shares storage with an input, that storage is copied first. A function
-that changes nothing costs nothing. The same watcher collects the facts later stages rely on and cannot guess from a
-name: did this call write, draw random numbers, read tensor data, or return a shape that depends on data?
+says which arguments it writes, and if one of them shares storage with an input, that storage is copied first. A
+function that changes nothing costs nothing. The same watcher collects the facts later stages rely on and cannot guess
+from a name: did this call write, draw random numbers, read tensor data, or return a shape that depends on data?
 """
 
 from __future__ import annotations
@@ -105,9 +105,9 @@ def storage_key(tensor: torch.Tensor) -> int:
 class Watcher(TorchDispatchMode):
     """Sees every ``aten`` operation of a trace: saves protected storages before they are written, collects facts.
 
-    ``protected`` holds the storages of inputs. ``inside`` is true while the tracer runs a recorded call; an operation that
-    runs at any other time has slipped past the tracer, and CaptureError is raised before it can compute something that no
-    node accounts for.
+    ``protected`` holds the storages of inputs. ``inside`` is true while the tracer runs a recorded call; an operation
+    that runs at any other time has slipped past the tracer, and CaptureError is raised before it can compute something
+    that no node accounts for.
     """
 
     def __init__(self, locate: Callable[[], SourceLocation | None] = lambda: None) -> None:
@@ -134,8 +134,8 @@ class Watcher(TorchDispatchMode):
             self.protected.setdefault(storage_key(tensor), tensor)
 
     def start(self, random_state: RandomState, *, may_reseed: bool) -> None:
-        """Begin to watch. The default generator is shared by all threads: while others run, a state that has moved proves
-        nothing, and is held against the function only if its code mentions a function that moves it."""
+        """Begin to watch. The default generator is shared by all threads: while others run, a state that has moved
+        proves nothing, and is held against the function only if its code mentions a function that moves it."""
         if may_reseed or threading.active_count() == 1:
             self.random_state = random_state.torch_cpu
 
@@ -146,7 +146,8 @@ class Watcher(TorchDispatchMode):
             self.refusal = CaptureError(
                 f"{func} ran outside the tracer's sight: the call that caused it cannot be recorded",
                 where=self.locate(),
-                remedy="create the tensor with torch.tensor/torch.empty/torch.zeros, or move this call out of the function",
+                remedy="create the tensor with torch.tensor, torch.empty or torch.zeros, or move this call out of the "
+                "function",
             )
             raise self.refusal
         facts, tags = self.facts, func.tags
@@ -179,7 +180,8 @@ class Watcher(TorchDispatchMode):
                     self._save(tensor, reshapes=torch.Tag.inplace_view in func.tags, func=func)
 
     def _is_visible(self, tensor: torch.Tensor) -> bool:
-        """Whether memory that is written was there before the call; scratch memory of the call itself is nobody's concern."""
+        """Whether memory that is written was there before the call; scratch memory of the call itself is nobody's
+        concern."""
         key = storage_key(tensor)
         return key in self.protected or any(storage_key(t) == key for t in self.arguments if t.layout is torch.strided)
 

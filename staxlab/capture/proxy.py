@@ -1,10 +1,11 @@
 """Which node computed this tensor? (Section 3.2 and 3.3)
 
-Tracing runs the user's function and needs, for every tensor that turns up as an argument, two things: its *symbol* (the
-node of the graph) and its *concrete value* on the sample. Here the value stands in for itself. The tensors that flow
-through the function are ordinary ``torch.Tensor`` objects, so ``type(x)``, ``isinstance``, ``x is y`` and attributes the
-user hung on a parameter all answer as they do without a compiler; a :class:`SymbolTable` remembers the symbol of each by
-identity. Every operation still reaches the tracer, because a ``TorchFunctionMode`` sees calls on plain tensors too.
+Tracing runs the user's function and needs, for every tensor that turns up as an argument, two things: its *symbol*
+(the node of the graph) and its *concrete value* on the sample. Here the value stands in for itself. The tensors that
+flow through the function are ordinary ``torch.Tensor`` objects, so ``type(x)``, ``isinstance``, ``x is y`` and
+attributes the user hung on a parameter all answer as they do without a compiler; a :class:`SymbolTable` remembers the
+symbol of each by identity. Every operation still reaches the tracer, because a ``TorchFunctionMode`` sees calls on
+plain tensors too.
 
 Only where there is no value is a stand-in needed: with ``execute=False`` (purely symbolic tracing) every value is a
 :class:`Proxy`, a tensor subclass without storage that knows its symbol and refuses every question about its value.

@@ -1,9 +1,10 @@
 """Python-side effects of a traced function: found by comparing what it could reach before and after (Section 3.7).
 
-The graph records what happens to tensors. If the function also rebinds ``self.last``, counts calls in a global, or fills a
-list it was given, that happens while tracing and never again, so later calls would differ from eager execution. Assignments
-to attributes, globals and closure variables, and changes to argument containers, are therefore undone and refused. Printing
-and appending to a list outside the arguments are what people do to look inside; they stand, happen once, and are reported.
+The graph records what happens to tensors. If the function also rebinds ``self.last``, counts calls in a global, or
+fills a list it was given, that happens while tracing and never again, so later calls would differ from eager
+execution. Assignments to attributes, globals and closure variables, and changes to argument containers, are therefore
+undone and refused. Printing and appending to a list outside the arguments are what people do to look inside; they
+stand, happen once, and are reported.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """The result of capture: a graph, what it was specialized on, and how to call it.
 
-A compiled region is called with a flat list of tensors, one per placeholder; everything else about the arguments has been
-specialized away. :meth:`Capture.bind` takes a call apart into that list and :meth:`Capture.rebuild` puts the flat results
-back into whatever the function returned. Both are small generated or precomputed functions, since they run at every call.
+A compiled region is called with a flat list of tensors, one per placeholder; everything else about the arguments has
+been specialized away. :meth:`Capture.bind` takes a call apart into that list and :meth:`Capture.rebuild` puts the flat
+results back into whatever the function returned. Both are small generated or precomputed functions, since they run at
+every call.
 """
 
 from __future__ import annotations
@@ -31,13 +32,15 @@ class ShapeRead:
     location: SourceLocation | None = None
 
     def __str__(self) -> str:
-        return f"%{self.node.name}.{self.attribute} == {self.value!r}" + (f"   ({self.location})" if self.location else "")
+        return f"%{self.node.name}.{self.attribute} == {self.value!r}" + (
+            f"   ({self.location})" if self.location else ""
+        )
 
 
 @dataclass(frozen=True)
 class Input:
-    """A placeholder: its name, the path of its tensor (``batch['x']``, ``self.linear.weight``), whether it is a lifted free
-    variable, and the metadata of the sample."""
+    """A placeholder: its name, the path of its tensor (``batch['x']``, ``self.linear.weight``), whether it is a lifted
+    free variable, and the metadata of the sample."""
 
     name: str
     path: str
@@ -102,9 +105,10 @@ def compile_rebuild(spec: Any) -> Callable[[Sequence[Any]], Any]:
 class Capture:
     """A recorded function (Section 3).
 
-    ``module``          the graph and its Python source; ``forward`` takes the flat inputs and returns the one result tensor,
-                        or a flat tuple of the distinct result tensors
-    ``gates``           the data gates in order (Definition 3.2); ``replay`` the subgraph that re-evaluates them, or None
+    ``module``          the graph and its Python source; ``forward`` takes the flat inputs and returns the one result
+                        tensor, or a flat tuple of the distinct result tensors
+    ``gates``           the data gates in order (Definition 3.2)
+    ``replay``          the subgraph that re-evaluates the gates, or None
     ``shape_reads``     metadata the Python code asked for
     ``inputs``          the placeholders in order, lifted free variables first
     ``samples``         the flat sample tensors; :meth:`release` drops them once compilation is done
@@ -148,8 +152,8 @@ class Capture:
 
     @property
     def opaque_nodes(self) -> tuple[Node, ...]:
-        """Nodes whose target reads tensor data inside (``F.one_hot``, ``F.gaussian_nll_loss``): recording such a call once
-        more at the operator level would specialize on the sample without a gate, so it must stay whole."""
+        """Nodes whose target reads tensor data inside (``F.one_hot``, ``F.gaussian_nll_loss``): recording such a call
+        once more at the operator level would specialize on the sample without a gate, so it must stay whole."""
         return tuple(node for node in self.graph if node.meta.get("reads_data") and node.op.startswith("call_"))
 
     def flat_results(self, result: Any) -> tuple[torch.Tensor, ...]:

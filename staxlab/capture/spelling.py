@@ -1,8 +1,8 @@
 """How an intercepted call is written down, so that the graph reads like the program it came from (Section 3.2).
 
-PyTorch announces ``x + 1``, ``x.add(1)`` and ``1 + x`` in the same words: the method ``add`` with arguments ``x`` and ``1``.
-What the user wrote is still on the stack: the instruction the calling frame stands at tells an operator from a method
-call, and its columns in the source line tell which operand came first.
+PyTorch announces ``x + 1``, ``x.add(1)`` and ``1 + x`` in the same words: the method ``add`` with arguments ``x`` and
+``1``. What the user wrote is still on the stack: the instruction the calling frame stands at tells an operator from a
+method call, and its columns in the source line tell which operand came first.
 """
 
 from __future__ import annotations
@@ -29,13 +29,15 @@ _TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
 
 # Methods that an operator may have called, by name: the operator, and whether operands arrive swapped.
 BINARY = {
-    "add": operator.add, "sub": operator.sub, "mul": operator.mul, "div": operator.truediv, "true_divide": operator.truediv,
+    "add": operator.add, "sub": operator.sub, "mul": operator.mul, "div": operator.truediv,
+    "true_divide": operator.truediv,
     "matmul": operator.matmul, "remainder": operator.mod, "pow": operator.pow, "floor_divide": operator.floordiv,
     "bitwise_and": operator.and_, "bitwise_or": operator.or_, "bitwise_xor": operator.xor,
     "__and__": operator.and_, "__or__": operator.or_, "__xor__": operator.xor,
     "__lshift__": operator.lshift, "__rshift__": operator.rshift, "bitwise_left_shift": operator.lshift,
     "bitwise_right_shift": operator.rshift, "__floordiv__": operator.floordiv, "__mod__": operator.mod,
-    "__pow__": operator.pow, "__matmul__": operator.matmul, "__truediv__": operator.truediv, "__div__": operator.truediv,
+    "__pow__": operator.pow, "__matmul__": operator.matmul, "__truediv__": operator.truediv,
+    "__div__": operator.truediv,
     "__add__": operator.add, "__sub__": operator.sub, "__mul__": operator.mul,
     "eq": operator.eq, "ne": operator.ne, "lt": operator.lt, "le": operator.le, "gt": operator.gt, "ge": operator.ge,
     "__eq__": operator.eq, "__ne__": operator.ne, "__lt__": operator.lt, "__le__": operator.le, "__gt__": operator.gt,
@@ -43,7 +45,8 @@ BINARY = {
 }  # fmt: skip
 REFLECTED = {
     "__radd__": operator.add, "__rsub__": operator.sub, "__rmul__": operator.mul, "__rdiv__": operator.truediv,
-    "__rtruediv__": operator.truediv, "__rpow__": operator.pow, "__rfloordiv__": operator.floordiv, "__rmod__": operator.mod,
+    "__rtruediv__": operator.truediv, "__rpow__": operator.pow, "__rfloordiv__": operator.floordiv,
+    "__rmod__": operator.mod,
     "__rmatmul__": operator.matmul, "__rand__": operator.and_, "__ror__": operator.or_, "__rxor__": operator.xor,
     "__rlshift__": operator.lshift, "__rrshift__": operator.rshift,
 }  # fmt: skip
@@ -72,7 +75,11 @@ def tensor_methods() -> dict[Any, str]:
 def property_access(func: Any) -> tuple[str, str] | None:
     """("get", "shape") for a property getter, ("set", "data") for a setter, None for anything else."""
     owner = getattr(func, "__self__", None)
-    if isinstance(owner, (types.GetSetDescriptorType, property)) and func.__name__ in ("__get__", "__set__", "__delete__"):
+    if isinstance(owner, (types.GetSetDescriptorType, property)) and func.__name__ in (
+        "__get__",
+        "__set__",
+        "__delete__",
+    ):
         name = owner.__name__ if isinstance(owner, types.GetSetDescriptorType) else owner.fget.__name__
         return func.__name__.strip("_"), name
     return None
@@ -107,7 +114,9 @@ class Frame:
             self.location, self._direct = None, False
             return
         code, line = frame.f_code, frame.f_lineno
-        self.location = SourceLocation(code.co_filename, line, linecache.getline(code.co_filename, line).strip(), code.co_name)
+        self.location = SourceLocation(
+            code.co_filename, line, linecache.getline(code.co_filename, line).strip(), code.co_name
+        )
         self._code, self._at, self._direct = code, frame.f_lasti, direct
 
     @property
@@ -171,14 +180,17 @@ def _keyword_defaults(func: Any) -> dict[str, Any]:
 
 
 def drop_defaults(func: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Keyword arguments without those that repeat the default (PyTorch spells all of them out when it reports a call)."""
+    """Keyword arguments without those that repeat the default (PyTorch spells all of them out when it reports a
+    call)."""
     if not kwargs:
         return kwargs
     defaults = _keyword_defaults(func)
     return {
         name: value
         for name, value in kwargs.items()
-        if not (name in defaults and type(value) in (bool, int, float, str, type(None)) and _same(value, defaults[name]))
+        if not (
+            name in defaults and type(value) in (bool, int, float, str, type(None)) and _same(value, defaults[name])
+        )
     }
 
 

@@ -9,11 +9,11 @@ node to the graph **and** runs the call on the sample. Control flow therefore ju
 * a question about data (``if x.sum() > 0``, ``int(x.max())``): answered from the sample and noted as a
   :class:`~staxlab.capture.gates.DataGate`, which later calls have to answer in the same way.
 
-The sample runs with gradient recording off; whether a value *would* require grad is tracked beside it. An operation under
-``no_grad`` on a value that requires grad is recorded on ``value.detach()``, so that no node depends on a mode.
+The sample runs with gradient recording off; whether a value *would* require grad is tracked beside it. An operation
+under ``no_grad`` on a value that requires grad is recorded on ``value.detach()``, so that no node depends on a mode.
 
-What a graph cannot express ends in a :class:`~staxlab.errors.CaptureError` that names the user's line. An exception of the
-user's own code passes through with its own traceback.
+What a graph cannot express ends in a :class:`~staxlab.errors.CaptureError` that names the user's line. An exception of
+the user's own code passes through with its own traceback.
 """
 
 from __future__ import annotations
@@ -78,9 +78,9 @@ def trace(
 ) -> Capture:
     """Record ``fn(*args, **kwargs)`` as a graph (Section 3).
 
-    ``args`` and ``kwargs`` are the sample: real tensors (and any other values) of the call to specialize on. Their data,
-    and the state of random number generators, are the same afterwards as before. ``execute=False`` records without
-    running: shapes are known for inputs only, and control flow that depends on data is refused.
+    ``args`` and ``kwargs`` are the sample: real tensors (and any other values) of the call to specialize on. Their
+    data, and the state of random number generators, are the same afterwards as before. ``execute=False`` records
+    without running: shapes are known for inputs only, and control flow that depends on data is refused.
 
     Raises CaptureError, naming the user's line, where the function cannot be recorded; exceptions of ``fn`` itself pass
     through unchanged. Time and memory are those of one eager call plus tens of microseconds per operation.
@@ -261,8 +261,8 @@ class Tracer(TorchFunctionMode):
             return
         (error, where), self.caught = self.caught, None
         raise CaptureError(
-            f"the function caught an exception of an operation ({type(error).__name__}: {error}) and went on; whether it "
-            "is raised depends on the inputs, which a graph cannot express",
+            f"the function caught an exception of an operation ({type(error).__name__}: {error}) and went on; "
+            "whether it is raised depends on the inputs, which a graph cannot express",
             where=where,
             remedy="test for the condition with an operation instead of try/except",
         )
@@ -318,7 +318,9 @@ class Tracer(TorchFunctionMode):
             return self._metadata(func, name, args, kwargs)
         if name in classify.FORMATTING:
             self._needs_value(args[0])
-            self.effects.append(PythonEffect("a tensor was turned into text (print, f-string, repr)", self.frame.location))
+            self.effects.append(
+                PythonEffect("a tensor was turned into text (print, f-string, repr)", self.frame.location)
+            )
             return self._run(func, args, kwargs, CallFacts())
         if name == "__deepcopy__":
             func, args = torch.Tensor.clone, args[:1]
@@ -428,7 +430,9 @@ class Tracer(TorchFunctionMode):
             _check_plain(func, value)
             self.gates.append(DataGate(node, "value", value, self.frame.location))
         elif not facts.mutates:
-            raise CaptureError(f"{target_name(func)} returns nothing and changes no tensor: its effect cannot be recorded")
+            raise CaptureError(
+                f"{target_name(func)} returns nothing and changes no tensor: its effect cannot be recorded"
+            )
         return value
 
     def _value(self, func: Any, args: tuple, kwargs: dict, tensors: list[torch.Tensor], facts: CallFacts) -> Any:
@@ -477,8 +481,8 @@ class Tracer(TorchFunctionMode):
         place, found = self._free_by_id.get(id(tensor), (None, None))
         if place is None or found is not tensor:
             raise CaptureError(
-                f"the function uses a tensor ({describe_value(tensor)}) that is no argument and not reachable through its "
-                "globals, closure or module attributes, so that later calls could not fetch it",
+                f"the function uses a tensor ({describe_value(tensor)}) that is no argument and not reachable "
+                "through its globals, closure or module attributes, so that later calls could not fetch it",
                 remedy="pass the tensor as an argument; build new ones with torch.tensor rather than torch.Tensor or "
                 "torch.from_numpy",
             )
@@ -500,7 +504,9 @@ class Tracer(TorchFunctionMode):
             node, value = symbol.node, symbol.node.val
             for index in symbol.path:
                 value = value[index]
-                node = self.graph.call_function(operator.getitem, (node, index), location=symbol.node.location, val=value)
+                node = self.graph.call_function(
+                    operator.getitem, (node, index), location=symbol.node.location, val=value
+                )
             symbol.node, symbol.path = node, ()
         return symbol.node
 
@@ -544,7 +550,8 @@ def _check_plain(func: Any, value: Any) -> None:
             _check_plain(func, part)
     elif not isinstance(value, _PLAIN):
         raise CaptureError(
-            f"{target_name(func)} returns a {type(value).__name__}, which a graph cannot hold", remedy=classify.DATA_REMEDY
+            f"{target_name(func)} returns a {type(value).__name__}, which a graph cannot hold",
+            remedy=classify.DATA_REMEDY,
         )
 
 
@@ -569,7 +576,7 @@ def _source_of(fn: Any) -> tuple[str, int, str]:
     if isinstance(target, torch.nn.Module):
         target = type(target).forward
     elif not inspect.isroutine(target) and not isinstance(target, type):
-        target = getattr(type(target), "__call__", target)
+        target = inspect.getattr_static(type(target), "__call__", target)
     try:
         lines, line = inspect.getsourcelines(target)
         return "".join(lines), line, inspect.getsourcefile(target) or ""

@@ -59,7 +59,9 @@ def shares_storage(value: Any, tensors: list[torch.Tensor]) -> bool:
 def with_grad(meta: Any, value: bool) -> Any:
     """Metadata whose floating-point tensors have this ``requires_grad``."""
     if isinstance(meta, TensorMeta):
-        return dataclasses.replace(meta, requires_grad=value and (meta.dtype.is_floating_point or meta.dtype.is_complex))
+        return dataclasses.replace(
+            meta, requires_grad=value and (meta.dtype.is_floating_point or meta.dtype.is_complex)
+        )
     return type(meta)(with_grad(part, value) for part in meta) if type(meta) in (tuple, list) else meta
 
 
@@ -67,7 +69,8 @@ def check_supported(tensor: torch.Tensor, path: str) -> None:
     """CaptureError for tensors a graph of plain tensors cannot stand for."""
     if type(tensor) not in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer):
         raise CaptureError(
-            f"{path} is a tensor subclass ({type(tensor).__name__}), whose behaviour a graph of plain tensors cannot keep",
+            f"{path} is a tensor subclass ({type(tensor).__name__}), whose behaviour a graph of plain tensors "
+            "cannot keep",
             remedy="pass a plain torch.Tensor",
         )
     if tensor.layout is not torch.strided:

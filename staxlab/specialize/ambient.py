@@ -1,8 +1,8 @@
 """The ambient state rho of a call (Definition 2.2): what changes the traced program without being an argument.
 
-Gradient mode decides whether a backward graph hangs on the outputs, autocast which dtype a matrix product has, the default
-dtype what ``torch.zeros(3)`` makes. Training flags of modules are ambient too in spirit; they are attributes, so they come
-with the free variables.
+Gradient mode decides whether a backward graph hangs on the outputs, autocast which dtype a matrix product has, the
+default dtype what ``torch.zeros(3)`` makes. Training flags of modules are ambient too in spirit; they are attributes,
+so they come with the free variables.
 """
 
 from __future__ import annotations

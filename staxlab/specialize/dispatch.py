@@ -2,16 +2,18 @@
 
 Deciding must cost far less than computing, so there are three levels, cheapest first:
 
-1. *the same objects*: every argument is the very tensor of the last call and has not been touched (``_version``), and so
+1. *the same objects*: every argument is the very tensor of the last call and has not been touched (``_version``), and
+so
    are the free variables. Nothing about the key can have changed.
-2. *fingerprints*: the free part of the key (weights, training flags, submodules) is taken over from the last call if its
+2. *fingerprints*: the free part of the key (weights, training flags, submodules) is taken over from the last call if
+its
    objects are the same. In a model that is nearly everything; only the fresh batch is described anew.
 3. *the key*: computed and looked up in a dictionary. If the version found asked questions about data, its guard replay
    runs and the answers are compared.
 
-If no version fits, the guards of each that came close say why, and a new version is compiled. Numbers of versions and of
-compilations are bounded; beyond the bound the function simply runs eagerly, with one warning that names the component which
-keeps changing and what to do about it.
+If no version fits, the guards of each that came close say why, and a new version is compiled. Numbers of versions and
+of compilations are bounded; beyond the bound the function simply runs eagerly, with one warning that names the
+component which keeps changing and what to do about it.
 
 The dispatcher knows nothing of how regions are made: ``compile_region(fn, args, kwargs, key)`` returns an object with
 ``capture`` (which binds arguments to flat tensors and rebuilds results) and ``call(flat tensors) -> flat results``.
@@ -182,7 +184,8 @@ class FreeState:
         self.starts = [start for start, _ in self.spans]
 
     def overlap_with(self, tensors: list[torch.Tensor]) -> tuple[tuple[int, int, int], ...]:
-        """The aliasing component for these arguments, numbering lifted tensors first. O(log n) each, where nothing is shared."""
+        """The aliasing component for these arguments, numbering lifted tensors first. O(log n) each, where nothing is
+        shared."""
         if not self.count:
             return aliasing(tensors)
         for start, end in memory_spans(tensors):
@@ -459,8 +462,8 @@ class Dispatcher:
         )
         (path, kind), _ = self._changed.most_common(1)[0] if self._changed else (("its inputs", "value"), 0)
         warnings.warn(
-            f"{self.name!r} has reached {limit}; calls that fit none of them now run eagerly. What keeps changing: {path}. "
-            f"{REMEDIES.get(kind, REMEDIES['value'])}",
+            f"{self.name!r} has reached {limit}; calls that fit none of them now run eagerly. "
+            f"What keeps changing: {path}. {REMEDIES.get(kind, REMEDIES['value'])}",
             RecompileWarning,
             stacklevel=5,
         )

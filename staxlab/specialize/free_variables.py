@@ -12,10 +12,11 @@ partial), the walk follows
 * closure cells and default values,
 * ``self``, submodules, parameters, buffers, and the attributes whose names some visited bytecode mentions.
 
-Each value found is a :class:`Place`: a path to print (``self.layers.0.weight``), a holder and a key to read it from. The
-places form an :class:`Environment` of three groups. *Tensors* become leading arguments. *Scalars* (numbers, strings,
-training flags) cannot be arguments of a tensor program, so they join the specialization key by value. *Structure*
-(functions, submodules, other objects) joins it by identity: a layer that has been replaced is a different program.
+Each value found is a :class:`Place`: a path to print (``self.layers.0.weight``), a holder and a key to read it from.
+The places form an :class:`Environment` of three groups. *Tensors* become leading arguments. *Scalars* (numbers,
+strings, training flags) cannot be arguments of a tensor program, so they join the specialization key by value.
+*Structure* (functions, submodules, other objects) joins it by identity: a layer that has been replaced is a different
+program.
 """
 
 from __future__ import annotations
@@ -42,7 +43,9 @@ _LIBRARY_ROOTS = tuple(
     for path in {sysconfig.get_paths()["stdlib"], sysconfig.get_paths()["purelib"], sysconfig.get_paths()["platlib"]}
     | {os.path.dirname(os.path.dirname(torch.__file__))}
 )
-_COMPILER = tuple(f"{__name__.partition('.')[0]}.{stage}" for stage in ("specialize", "capture", "pipeline", "api", "runtime"))
+_COMPILER = tuple(
+    f"{__name__.partition('.')[0]}.{stage}" for stage in ("specialize", "capture", "pipeline", "api", "runtime")
+)
 
 
 def is_library_file(file: str) -> bool:
@@ -64,8 +67,8 @@ def is_library_module(name: str) -> bool:
 class Place:
     """Where a free value lives: ``read()`` fetches what is there now.
 
-    ``how`` is "item" (``holder[key]``), "cell" (a closure cell), "attribute", "length" (``len(holder)``), "keys" (the keys of
-    a dict, in order) or "members" (the elements of a set, as text, in a stable order).
+    ``how`` is "item" (``holder[key]``), "cell" (a closure cell), "attribute", "length" (``len(holder)``), "keys" (the
+    keys of a dict, in order) or "members" (the elements of a set, as text, in a stable order).
     """
 
     path: str
@@ -151,8 +154,9 @@ def _read_or_unbound(place: Place) -> Any:
 class Environment:
     """The places a function reads besides its arguments.
 
-    ``tensors`` are lifted, ``scalars`` compared by value, ``structure`` by identity. ``extents`` are lengths and key lists of
-    containers and objects: when one changes, there may be places nobody knows of yet, and all are collected anew.
+    ``tensors`` are lifted, ``scalars`` compared by value, ``structure`` by identity. ``extents`` are lengths and key
+    lists of containers and objects: when one changes, there may be places nobody knows of yet, and all are collected
+    anew.
     """
 
     tensors: tuple[Place, ...] = ()
@@ -300,7 +304,8 @@ class _Walk:
     # -- values ------------------------------------------------------------------------------------------------------
 
     def visit(self, value: Any, place: Place | None, path: str | None = None) -> None:
-        """Sort a value into its group and go on to what it holds. ``place`` is None for a root, which is never replaced."""
+        """Sort a value into its group and go on to what it holds. ``place`` is None for a root, which is never
+        replaced."""
         path = place.path if place is not None else path or ""
         if isinstance(value, torch.Tensor):
             if place is not None:

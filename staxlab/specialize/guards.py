@@ -1,9 +1,10 @@
 """Guards (Section 2.3): the key, seen one component at a time.
 
-A guard of a compiled version says that one component of the current key equals the version's. Because guards are made by
-*projecting* the key (Definition 2.3) and by nothing else, they cannot disagree with it: all of them hold exactly if the
-keys are equal, and those that fail are exactly the components in which they differ (Corollary 2.1). So every recompilation
-can say why it happened.
+A guard of a compiled version says that one component of the current key equals the version's. Because guards are made
+by
+*projecting* the key (Definition 2.3) and by nothing else, they cannot disagree with it: all of them hold exactly if
+the keys are equal, and those that fail are exactly the components in which they differ (Corollary 2.1). So every
+recompilation can say why it happened.
 
 A component has a path in the user's own terms (``x.shape[0]``, ``type(k)``, ``len(xs)``, ``self.training``,
 ``grad_mode``) and a value.
@@ -30,8 +31,8 @@ MISSING = _Missing()
 
 @dataclass(frozen=True)
 class Guard:
-    """One component of a key as a predicate: ``path`` must equal ``expected``. ``actual`` is its value for the call at hand
-    (``MISSING`` if the call has no such component)."""
+    """One component of a key as a predicate: ``path`` must equal ``expected``. ``actual`` is its value for the call at
+    hand (``MISSING`` if the call has no such component)."""
 
     path: str
     condition: str
@@ -54,7 +55,8 @@ def format_value(value: Any) -> str:
 
 
 def components(key: Key) -> dict[str, Any]:
-    """The key as a flat, ordered mapping from path to value. Two keys of one function are equal exactly if these are."""
+    """The key as a flat, ordered mapping from path to value. Two keys of one function are equal exactly if these
+    are."""
     return {path: value for path, (value, _) in _components(key).items()}
 
 
@@ -166,5 +168,6 @@ def guards(expected: Key, actual: Key | None = None) -> tuple[Guard, ...]:
 
 
 def failing_guards(expected: Key, actual: Key) -> tuple[Guard, ...]:
-    """The guards of ``expected`` that do not hold for ``actual``. Empty exactly if the keys are equal (Corollary 2.1)."""
+    """The guards of ``expected`` that do not hold for ``actual``. Empty exactly if the keys are equal (Corollary
+    2.1)."""
     return tuple(guard for guard in guards(expected, actual) if not guard.holds)

@@ -1,17 +1,18 @@
 """The specialization key (Sections 2.1 and 2.2): which calls may share one compiled program?
 
-Two calls may share a program exactly if everything the compiler treated as a constant is equal in both (Proposition 2.1).
-Definition 2.2 collects these quantities in a key with four components:
+Two calls may share a program exactly if everything the compiler treated as a constant is equal in both (Proposition
+2.1). Definition 2.2 collects these quantities in a key with four components:
 
-* ``sigma``    the signature of the inputs: for a tensor its type, shape, dtype, device, ``requires_grad`` and strides; for a
+* ``sigma``    the signature of the inputs: for a tensor its type, shape, dtype, device, ``requires_grad`` and strides;
+  for a
                number or a string the value itself; containers recursively; any other object by identity. Free variables
                are inputs too, and so is the way tensors overlap in memory;
 * ``gamma_s``  exact shapes that Python code has read, where ``sigma`` does not already hold them (dynamic mode);
 * ``gamma_g``  the answers of the data gates (Section 3.4);
 * ``rho``      the ambient state: gradient mode, autocast, default dtype...
 
-A finer key means more constants to exploit and more versions to compile; this one is meant to be the coarsest that keeps
-specialization sound. Signatures are nested tuples, so that comparing and hashing them is one C-level operation.
+A finer key means more constants to exploit and more versions to compile; this one is meant to be the coarsest that
+keeps specialization sound. Signatures are nested tuples, so that comparing and hashing them is one C-level operation.
 """
 
 from __future__ import annotations
@@ -39,8 +40,8 @@ TENSOR, VALUE, SEQUENCE, MAPPING, RECORD, OBJECT = "tensor", "value", "sequence"
 
 
 class Identity:
-    """The identity of an object as a comparable value. Serial numbers, unlike ids, are never used twice; the object itself
-    is held weakly where Python allows it."""
+    """The identity of an object as a comparable value. Serial numbers, unlike ids, are never used twice; the object
+    itself is held weakly where Python allows it."""
 
     __slots__ = ("serial", "name", "_reference", "__weakref__")
 
@@ -156,9 +157,9 @@ def value_or_identity(key: Any) -> Any:
 def stride_expression(shape: Sequence[int], stride: Sequence[int]) -> tuple[Any, ...]:
     """Strides relative to sizes (Section 2.2), as they enter the key in dynamic mode.
 
-    Dimensions are visited in order of increasing stride. Stride 1 stays 1; a stride equal to the stride of the previous
-    (inner) dimension times its size becomes ("size", inner dimension, expression of inner stride); anything else (slices,
-    expanded dimensions) stays a number. Row-major tensors of every size thus share one expression.
+    Dimensions are visited in order of increasing stride. Stride 1 stays 1; a stride equal to the stride of the
+    previous (inner) dimension times its size becomes ("size", inner dimension, expression of inner stride); anything
+    else (slices, expanded dimensions) stays a number. Row-major tensors of every size thus share one expression.
 
     >>> stride_expression((4, 6), (6, 1)) == stride_expression((8, 2), (2, 1))
     True
@@ -185,7 +186,8 @@ def dynamic_tensor_signature(tensor: torch.Tensor) -> Signature:
 
 
 def aliasing(tensors: Sequence[torch.Tensor]) -> tuple[tuple[int, int, int], ...]:
-    """How tensors overlap in memory: (i, j, distance in bytes) for each j that starts inside the extent of an earlier i.
+    """How tensors overlap in memory: (i, j, distance in bytes) for each j that starts inside the extent of an earlier
+    i.
 
     Empty for tensors that share nothing, which is nearly always. O(n log n).
     """

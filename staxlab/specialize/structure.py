@@ -43,7 +43,9 @@ def children(value: Any) -> list[tuple[str, Any, Any]] | None:
     if isinstance(value, dict):
         return [("item", key, part) for key, part in value.items()]
     if is_dataclass_instance(value) and not isinstance(value, torch.nn.Module):
-        return [("attribute", f.name, getattr(value, f.name)) for f in dataclasses.fields(value) if hasattr(value, f.name)]
+        return [
+            ("attribute", f.name, getattr(value, f.name)) for f in dataclasses.fields(value) if hasattr(value, f.name)
+        ]
     if isinstance(value, (set, frozenset)):
         raise GuardError(
             f"a {type(value).__name__} cannot be part of the arguments: its elements have no stable order",
@@ -54,7 +56,8 @@ def children(value: Any) -> list[tuple[str, Any, Any]] | None:
 
 @dataclass(frozen=True)
 class Leaf:
-    """One leaf of the arguments: its printed path, Python source that fetches it from ``args``/``kwargs``, its value."""
+    """One leaf of the arguments: its printed path, Python source that fetches it from ``args``/``kwargs``, its
+    value."""
 
     path: str
     expression: str
@@ -124,7 +127,9 @@ class Parameters:
 
 
 @functools.lru_cache(maxsize=4096)
-def _canonical(parameters: Parameters, count: int, names: tuple[str, ...]) -> Callable[[tuple, dict], tuple[tuple, dict]]:
+def _canonical(
+    parameters: Parameters, count: int, names: tuple[str, ...]
+) -> Callable[[tuple, dict], tuple[tuple, dict]]:
     moved = []
     for name in parameters.positional[count:]:
         if name not in names or name not in parameters.keywords:

@@ -1,12 +1,13 @@
 """Common subexpression elimination (Section 4.5): value numbering in one scan.
 
-Each node gets a key: its target and, for each argument, the representative of the node that computes it. Equal keys mean
-equal values, so the later node's users read the earlier one. Nodes come in topological order, so all arguments have their
-representatives by then, and one scan merges everything that is written alike (Proposition 4.2), in expected O(V + E).
+Each node gets a key: its target and, for each argument, the representative of the node that computes it. Equal keys
+mean equal values, so the later node's users read the earlier one. Nodes come in topological order, so all arguments
+have their representatives by then, and one scan merges everything that is written alike (Proposition 4.2), in expected
+O(V + E).
 
-The premise is that operations are referentially transparent. Random ones are not (two draws differ), in-place ones are not
-(two additions add up), and neither is a read of memory that is written in between. All of these are left alone; so are two
-results that are both returned, since the caller may change one and expect the other unchanged.
+The premise is that operations are referentially transparent. Random ones are not (two draws differ), in-place ones are
+not (two additions add up), and neither is a read of memory that is written in between. All of these are left alone; so
+are two results that are both returned, since the caller may change one and expect the other unchanged.
 """
 
 from __future__ import annotations
@@ -46,7 +47,9 @@ def eliminate_common_subexpressions(graph: Graph) -> list[Applied]:
         if effects.is_returned(node):
             effects._returned.add(effects._find(first))
         graph.erase(node)
-        applied.append(Applied("merge", "two equal computations -> one", before, describe([first]), first.origins, source))
+        applied.append(
+            Applied("merge", "two equal computations -> one", before, describe([first]), first.origins, source)
+        )
     return applied
 
 
@@ -65,7 +68,10 @@ def _key(argument: Any) -> Any:
     if isinstance(argument, (tuple, list)):
         return (type(argument), tuple(map(_key, argument)))
     if isinstance(argument, dict):
-        return (dict, tuple(sorted(((str(name), _key(value)) for name, value in argument.items()), key=lambda item: item[0])))
+        return (
+            dict,
+            tuple(sorted(((str(name), _key(value)) for name, value in argument.items()), key=lambda item: item[0])),
+        )
     if isinstance(argument, slice):
         return (slice, _key(argument.start), _key(argument.stop), _key(argument.step))
     if isinstance(argument, float):

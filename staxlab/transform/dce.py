@@ -1,10 +1,11 @@
 """Dead code elimination (Section 4.6): keep the backward slice of the outputs, remove the rest. O(V + E).
 
-Live are the nodes from which an output can be reached, and what must happen whether or not its value is used: operations
-that write to a tensor, and random ones, since leaving one out would shift all later draws. Inputs are always kept: removing
-one would change how the program is called.
+Live are the nodes from which an output can be reached, and what must happen whether or not its value is used:
+operations that write to a tensor, and random ones, since leaving one out would shift all later draws. Inputs are
+always kept: removing one would change how the program is called.
 
-A data gate's computation reaches no output. That is why guard replay is extracted before this pass runs (Corollary 3.1).
+A data gate's computation reaches no output. That is why guard replay is extracted before this pass runs (Corollary
+3.1).
 """
 
 from __future__ import annotations

@@ -1,11 +1,14 @@
-"""Decomposition of composite operators (Section 4.4): written out where fusion and merging gain and accuracy does not lose.
+"""Decomposition of composite operators (Section 4.4): written out where fusion and merging gain and accuracy does not
+lose.
 
-Written out, ``selu`` is a chain of primitives that fuses with its neighbours, and two equal chains merge. But not every
-formula may be written out. ``log1p`` exists because ``log(1 + x)`` loses all digits for small ``x`` (the sum rounds to 1), and
-``expm1`` for the same reason; ``gelu``, ``softmax`` and ``layer_norm`` have good implementations of their own further down. Those
-stay. So ``selu`` and ``elu`` are written with ``expm1``, never with ``exp(x) - 1``: the chain keeps the accuracy of the operator.
+Written out, ``selu`` is a chain of primitives that fuses with its neighbours, and two equal chains merge. But not
+every formula may be written out. ``log1p`` exists because ``log(1 + x)`` loses all digits for small ``x`` (the sum
+rounds to 1), and ``expm1`` for the same reason; ``gelu``, ``softmax`` and ``layer_norm`` have good implementations of
+their own further down. Those stay. So ``selu`` and ``elu`` are written with ``expm1``, never with ``exp(x) - 1``: the
+chain keeps the accuracy of the operator.
 
-In float16 and bfloat16 every primitive would round its result, where the operator rounds once; there composites stay whole.
+In float16 and bfloat16 every primitive would round its result, where the operator rounds once; there composites stay
+whole.
 """
 
 from __future__ import annotations
@@ -68,7 +71,8 @@ EXPANSIONS: dict[str, Any] = {
 KEPT: dict[str, str] = {
     "log1p": "log(1 + x) cancels for small x", "expm1": "exp(x) - 1 cancels for small x",
     "sinh": "exp(x) - exp(-x) cancels for small x", "tanh": "cancels for small x", "asinh": "cancels for small x",
-    "gelu": "has a lowering of its own", "softmax": "has a lowering of its own", "layer_norm": "has a lowering of its own",
+    "gelu": "has a lowering of its own", "softmax": "has a lowering of its own",
+    "layer_norm": "has a lowering of its own",
     "softplus": "switches formulas to stay accurate", "logsigmoid": "switches formulas to stay accurate",
 }  # fmt: skip
 
@@ -85,7 +89,10 @@ def _expression(node: Node) -> Apply | None:
     source = node.args[0].val
     if not isinstance(node.val, TensorMeta) or not isinstance(source, TensorMeta):
         return None
-    if source.dtype not in (torch.float32, torch.float64) or (source.dtype, source.shape) != (node.val.dtype, node.val.shape):
+    if source.dtype not in (torch.float32, torch.float64) or (source.dtype, source.shape) != (
+        node.val.dtype,
+        node.val.shape,
+    ):
         return None
     parameters = {key: value for key, value in node.kwargs.items() if key != "inplace"}
     if not all(map(is_number, (*node.args[1:], *parameters.values()))) or len(node.args) > 2:

@@ -1,8 +1,9 @@
 """Which values may share memory, and which of them are written (the third condition of Section 4.2).
 
-Replacing ``x + 0`` by ``x`` is right as long as nobody can tell the two apart. Two things can: a write (in the graph, or by
-the caller to a tensor that was returned), and the identity of inputs and outputs. :class:`Effects` groups values that may
-share memory, with a union-find over the aliasing observed at capture, and answers the questions that rules ask.
+Replacing ``x + 0`` by ``x`` is right as long as nobody can tell the two apart. Two things can: a write (in the graph,
+or by the caller to a tensor that was returned), and the identity of inputs and outputs. :class:`Effects` groups values
+that may share memory, with a union-find over the aliasing observed at capture, and answers the questions that rules
+ask.
 """
 
 from __future__ import annotations
@@ -49,8 +50,8 @@ class Effects:
     def may_replace(self, node: Node, other: Node) -> bool:
         """Whether users of ``node`` may read the equal value ``other`` instead, as far as memory is concerned.
 
-        Not if either is written, and not if ``node`` is returned while ``other`` belongs to the caller or is returned too:
-        two tensors that were separate would become one.
+        Not if either is written, and not if ``node`` is returned while ``other`` belongs to the caller or is returned
+        too: two tensors that were separate would become one.
         """
         if self.is_written(node) or self.is_written(other):
             return False

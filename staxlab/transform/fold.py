@@ -1,8 +1,8 @@
 """Constant folding (Section 4.3): arithmetic, comparison and subscripts between Python constants, evaluated now.
 
-Tensor operations are never folded: the result would have to be stored in the artifact and read back at every call, while
-computing it is often as fast. Most scalar arithmetic was already done by the interpreter while tracing, so this pass mainly
-cleans up what other passes leave.
+Tensor operations are never folded: the result would have to be stored in the artifact and read back at every call,
+while computing it is often as fast. Most scalar arithmetic was already done by the interpreter while tracing, so this
+pass mainly cleans up what other passes leave.
 """
 
 from __future__ import annotations
@@ -37,7 +37,9 @@ def fold(graph: Graph) -> list[Applied]:
             user.origins = user.origins | node.origins
         graph.erase(node)
         law = f"{_text(node)} -> {value!r}"
-        applied.append(Applied("fold", law, before, (repr(value),), node.origins, f"{__file__}:{fold.__code__.co_firstlineno}"))
+        applied.append(
+            Applied("fold", law, before, (repr(value),), node.origins, f"{__file__}:{fold.__code__.co_firstlineno}")
+        )
     return applied
 
 

@@ -1,17 +1,18 @@
 """Normalization (Section 4.2): one way of writing each thing, and identities removed where IEEE 754 allows it.
 
 Three kinds of rewrites. Spelling: a scalar constant of a commutative operation goes to the right (``2 * x`` becomes
-``x * 2``), and ``torch.add(x, y)``, ``x.add(y)`` become ``x + y``; later patterns then meet one form only. In-place operations
-on a value nobody else can see become ordinary ones. And algebraic identities disappear, but only those that hold for
-floating-point numbers, with their signed zeros, infinities and NaN:
+``x * 2``), and ``torch.add(x, y)``, ``x.add(y)`` become ``x + y``; later patterns then meet one form only. In-place
+operations on a value nobody else can see become ordinary ones. And algebraic identities disappear, but only those that
+hold for floating-point numbers, with their signed zeros, infinities and NaN:
 
     x + 0 -> x      only the sign of a zero can differ, which is accepted
     x - 0, x * 1, x / 1, x ** 1, -(-x) -> x      exact for every value
     x * 0 -> 0, x - x -> 0, x / x -> 1           wrong for NaN and infinity: not rules here
     (x + a) + b -> x + (a + b)                   rounding differs: not a rule here
 
-The value is not all. ``x + 0.0`` is a float tensor where ``x`` may hold integers; ``x + zeros(4, 1)`` may have another shape;
-and a result that is returned must not turn into the caller's own input. Where metadata is missing nothing is rewritten.
+The value is not all. ``x + 0.0`` is a float tensor where ``x`` may hold integers; ``x + zeros(4, 1)`` may have another
+shape; and a result that is returned must not turn into the caller's own input. Where metadata is missing nothing is
+rewritten.
 """
 
 from __future__ import annotations
@@ -32,15 +33,15 @@ IDENTITIES: tuple[Rule, ...] = (
     Rule("multiply by one", x * 1, x),
     Rule("divide by one", x / 1, x),
     Rule("first power", x**1, x),
-    Rule("double negation", -(-x), x),
+    Rule("double negation", apply("neg", apply("neg", x)), x),
     Rule("relu is idempotent", apply("relu", apply("relu", x)), apply("relu", x)),
     Rule("abs is idempotent", apply("abs", apply("abs", x)), apply("abs", x)),
 )
 IDENTITY_LAWS = tuple(rule.law for rule in IDENTITIES)
 
 # Binary operations that exist as an operator: the operator is the normal form.
-_OPERATOR_FORMS = frozenset({"add", "sub", "mul", "div", "pow", "matmul", "remainder", "eq", "ne", "lt", "le", "gt", "ge",
-                             "bitwise_and", "bitwise_or", "bitwise_xor"})  # fmt: skip
+_OPERATOR_FORMS = frozenset({"add", "sub", "mul", "div", "pow", "matmul", "remainder", "eq", "ne", "lt", "le", "gt",
+                             "ge", "bitwise_and", "bitwise_or", "bitwise_xor"})  # fmt: skip
 
 
 def normalize(graph: Graph) -> list[Applied]:
@@ -116,7 +117,9 @@ def _remove_in_place(graph: Graph) -> list[Applied]:
             plain = name.removesuffix("_")
             if node.op == "call_method" and hasattr(torch.Tensor, plain):
                 node.target = plain
-            elif node.op == "call_function" and callable(getattr(torch, plain, None)) and _is_torch_function(node.target):
+            elif (
+                node.op == "call_function" and callable(getattr(torch, plain, None)) and _is_torch_function(node.target)
+            ):
                 node.target = getattr(torch, plain)
             else:
                 continue

@@ -1,8 +1,9 @@
 """What the passes know about operations, by name: one spelling for each, and the properties rules rely on.
 
-A program can say the same thing as ``x + y``, ``torch.add(x, y)`` and ``x.add(y)``. :func:`operation` gives all of them the
-name ``add``, so that a rule is written once. Facts that depend on the call and not on the name (does it write, does it draw
-random numbers, does its result share memory with an argument?) were observed at capture and are in ``node.meta``.
+A program can say the same thing as ``x + y``, ``torch.add(x, y)`` and ``x.add(y)``. :func:`operation` gives all of
+them the name ``add``, so that a rule is written once. Facts that depend on the call and not on the name (does it
+write, does it draw random numbers, does its result share memory with an argument?) were observed at capture and are in
+``node.meta``.
 """
 
 from __future__ import annotations
@@ -16,9 +17,12 @@ import torch
 from ..capture.graph import Node
 
 OPERATORS: dict[Any, str] = {
-    operator.add: "add", operator.sub: "sub", operator.mul: "mul", operator.truediv: "div", operator.floordiv: "floor_divide",
-    operator.mod: "remainder", operator.pow: "pow", operator.matmul: "matmul", operator.neg: "neg", operator.pos: "positive",
-    operator.invert: "bitwise_not", operator.and_: "bitwise_and", operator.or_: "bitwise_or", operator.xor: "bitwise_xor",
+    operator.add: "add", operator.sub: "sub", operator.mul: "mul", operator.truediv: "div",
+    operator.floordiv: "floor_divide",
+    operator.mod: "remainder", operator.pow: "pow", operator.matmul: "matmul", operator.neg: "neg",
+    operator.pos: "positive",
+    operator.invert: "bitwise_not", operator.and_: "bitwise_and", operator.or_: "bitwise_or",
+    operator.xor: "bitwise_xor",
     operator.lshift: "bitwise_left_shift", operator.rshift: "bitwise_right_shift",
     operator.eq: "eq", operator.ne: "ne", operator.lt: "lt", operator.le: "le", operator.gt: "gt", operator.ge: "ge",
     operator.getitem: "getitem", operator.setitem: "setitem",
@@ -26,27 +30,34 @@ OPERATORS: dict[Any, str] = {
 BY_NAME: dict[str, Any] = {name: target for target, name in OPERATORS.items()}
 _SYNONYMS = {"true_divide": "div", "divide": "div", "multiply": "mul", "subtract": "sub", "negative": "neg",
              "absolute": "abs", "greater": "gt", "less": "lt", "__and__": "bitwise_and", "__or__": "bitwise_or",
-             "__xor__": "bitwise_xor", "clip": "clamp", "arccos": "acos", "arcsin": "asin", "arctan": "atan"}  # fmt: skip
+             "__xor__": "bitwise_xor", "clip": "clamp", "arccos": "acos", "arcsin": "asin",
+             "arctan": "atan"}  # fmt: skip
 
 COMMUTATIVE = frozenset({"add", "mul", "bitwise_and", "bitwise_or", "bitwise_xor"})
 COMPARISONS = frozenset({"eq", "ne", "lt", "le", "gt", "ge"})
 
 # Unary operations whose result has the argument's shape and, for floating-point arguments, its dtype.
 UNARY = frozenset(
-    {"abs", "neg", "positive", "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sqrt", "rsqrt", "reciprocal", "square",
+    {"abs", "neg", "positive", "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sqrt", "rsqrt",
+    "reciprocal", "square",
      "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh", "asinh", "acosh", "atanh", "sigmoid", "relu",
-     "relu6", "silu", "gelu", "mish", "selu", "elu", "celu", "leaky_relu", "hardswish", "hardsigmoid", "hardtanh", "softplus",
+     "relu6", "silu", "gelu", "mish", "selu", "elu", "celu", "leaky_relu", "hardswish", "hardsigmoid", "hardtanh",
+     "softplus",
      "softsign", "tanhshrink", "logsigmoid", "erf", "erfc", "floor", "ceil", "round", "trunc", "frac", "sign", "sgn",
-     "logit", "hardshrink", "softshrink", "threshold", "nan_to_num", "bitwise_not", "logical_not", "isnan", "isinf", "isfinite"}
+     "logit", "hardshrink", "softshrink", "threshold", "nan_to_num", "bitwise_not", "logical_not", "isnan", "isinf",
+     "isfinite"}
 )  # fmt: skip
 POINTWISE = (
     UNARY
     | COMPARISONS
     | COMMUTATIVE
     | frozenset(
-        {"sub", "div", "floor_divide", "remainder", "fmod", "pow", "where", "clamp", "clamp_min", "clamp_max", "maximum",
-         "minimum", "atan2", "hypot", "copysign", "lerp", "addcmul", "addcdiv", "logical_and", "logical_or", "logical_xor",
-         "bitwise_left_shift", "bitwise_right_shift", "masked_fill", "float", "double", "half", "bfloat16", "int", "long",
+        {"sub", "div", "floor_divide", "remainder", "fmod", "pow", "where", "clamp", "clamp_min", "clamp_max",
+        "maximum",
+         "minimum", "atan2", "hypot", "copysign", "lerp", "addcmul", "addcdiv", "logical_and", "logical_or",
+         "logical_xor",
+         "bitwise_left_shift", "bitwise_right_shift", "masked_fill", "float", "double", "half", "bfloat16", "int",
+         "long",
          "bool", "logaddexp", "xlogy"}
     )
 )  # fmt: skip
@@ -84,7 +95,8 @@ def is_number(value: Any) -> bool:
 
 
 def is_pointwise(node: Node) -> bool:
-    """Whether each element of the result depends on the elements of the arguments at the same (broadcast) position only."""
+    """Whether each element of the result depends on the elements of the arguments at the same (broadcast) position
+    only."""
     from ..capture.graph import TensorMeta
 
     if node.meta.get("mutates") or node.meta.get("random") or not isinstance(node.val, TensorMeta):

@@ -11,7 +11,8 @@ from .normalize import irregular, normalize
 from .regions import annotate_regions
 from .rewrite import Measure, Pass
 
-#: Normalization first, so that later patterns meet one spelling; merging after decomposition, so that equal chains that come
+# Normalization first, so that later patterns meet one spelling; merging after decomposition, so that equal chains
+# that come
 #: out of different operators merge; regions last, so that they see the final graph.
 PASSES: tuple[Pass, ...] = (
     Pass("Normalize", normalize),

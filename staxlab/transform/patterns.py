@@ -1,7 +1,8 @@
 """Patterns written as formulas, so that a rule reads as the law it states: ``Rule(x + 0, x)``.
 
-An :class:`Expr` is a tree of operations over variables and numbers. Matched against a node, it binds its variables; built, it
-creates the nodes of a replacement. Operators are overloaded, named operations are called: ``apply("where", x > 0, x, 0)``.
+An :class:`Expr` is a tree of operations over variables and numbers. Matched against a node, it binds its variables;
+built, it creates the nodes of a replacement. Operators are overloaded, named operations are called: ``apply("where", x
+> 0, x, 0)``.
 """
 
 from __future__ import annotations
@@ -99,7 +100,7 @@ class Apply(Expr):
                            for a, p in zip(self.args, parts, strict=True))  # fmt: skip
             return f"{left} {_INFIX[self.operation]} {right}"
         if self.operation == "neg":
-            return f"-{parts[0]}"
+            return f"-{parts[0]}" if isinstance(self.args[0], Var) else f"-({parts[0]})"
         return f"{self.operation}({', '.join([*parts, *(f'{k}={_text(v)}' for k, v in self.kwargs)])})"
 
 
@@ -118,8 +119,8 @@ Bindings = dict[str, Any]
 def match(pattern: Any, value: Any, bindings: Bindings | None = None) -> Bindings | None:
     """Bind the variables of ``pattern`` so that it equals ``value`` (a Node or an argument), or None.
 
-    A number in a pattern matches a Python number of equal value (0 matches 0.0, never False); a variable that occurs twice
-    must be bound to the same node both times.
+    A number in a pattern matches a Python number of equal value (0 matches 0.0, never False); a variable that occurs
+    twice must be bound to the same node both times.
     """
     bindings = {} if bindings is None else bindings
     if isinstance(pattern, Var):
@@ -128,7 +129,11 @@ def match(pattern: Any, value: Any, bindings: Bindings | None = None) -> Binding
             return None
         if pattern.name in bindings:
             known = bindings[pattern.name]
-            return bindings if known is value or (is_number(known) and type(known) is type(value) and known == value) else None
+            return (
+                bindings
+                if known is value or (is_number(known) and type(known) is type(value) and known == value)
+                else None
+            )
         bindings[pattern.name] = value
         return bindings
     if isinstance(pattern, Apply):
@@ -153,9 +158,9 @@ def match(pattern: Any, value: Any, bindings: Bindings | None = None) -> Binding
 class Rule:
     """``pattern -> replace`` where ``where(node, bindings)`` holds.
 
-    ``replace`` is an expression over the pattern's variables (or a function of the node and the bindings that returns one).
-    ``law`` is what the rule says, by default its formula; ``source`` the file and line it is written at. Conditions on dtype,
-    shape and memory that every identity needs are checked by the passes themselves.
+    ``replace`` is an expression over the pattern's variables (or a function of the node and the bindings that returns
+    one). ``law`` is what the rule says, by default its formula; ``source`` the file and line it is written at.
+    Conditions on dtype, shape and memory that every identity needs are checked by the passes themselves.
     """
 
     name: str
@@ -181,14 +186,18 @@ class Rule:
         return bindings
 
     def replacement(self, node: Node, bindings: Bindings) -> Any:
-        return self.replace(node, bindings) if callable(self.replace) and not isinstance(self.replace, Expr) else self.replace
+        return (
+            self.replace(node, bindings)
+            if callable(self.replace) and not isinstance(self.replace, Expr)
+            else self.replace
+        )
 
 
 def build(graph: Graph, expression: Any, bindings: Bindings, root: Node) -> tuple[Any, list[Node]]:
     """Create the nodes of ``expression`` before ``root``; returns its value (a node or number) and the new nodes.
 
-    New nodes carry the root's source line and the origins of everything the match covered, and metadata inferred from the
-    root: same dtype and device, bool for comparisons, shapes by broadcasting.
+    New nodes carry the root's source line and the origins of everything the match covered, and metadata inferred from
+    the root: same dtype and device, bool for comparisons, shapes by broadcasting.
     """
     created: list[Node] = []
 
@@ -243,7 +252,8 @@ def contiguous_stride(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def same_metadata(a: Node, b: Any) -> bool:
-    """Whether two values agree in dtype, shape and device; False when either is unknown (Section 4.2, conditions 1 and 2)."""
+    """Whether two values agree in dtype, shape and device; False when either is unknown (Section 4.2, conditions 1 and
+    2)."""
     if not isinstance(b, Node) or not isinstance(a.val, TensorMeta) or not isinstance(b.val, TensorMeta):
         return False
     return (a.val.dtype, a.val.shape, a.val.device) == (b.val.dtype, b.val.shape, b.val.device)

@@ -1,8 +1,8 @@
 """Annotating pointwise regions (Section 4.7): connected components of the pointwise operations, by union-find.
 
-The annotation changes no value. A region is a set of pointwise nodes connected by edges, directions ignored; its number goes
-into ``node.meta["region"]``. With path halving and union by size the pass takes O((V + E) alpha(V)), alpha the inverse
-Ackermann function.
+The annotation changes no value. A region is a set of pointwise nodes connected by edges, directions ignored; its
+number goes into ``node.meta["region"]``. With path halving and union by size the pass takes O((V + E) alpha(V)), alpha
+the inverse Ackermann function.
 """
 
 from __future__ import annotations
@@ -66,7 +66,14 @@ def annotate_regions(graph: Graph) -> list[Applied]:
         names = tuple(f"%{node.name}" for node in regions if regions[node] == number)
         origins = frozenset().union(*(node.origins for node in regions if regions[node] == number))
         applied.append(
-            Applied("mark region", "connected pointwise operations -> one region", names, (f"region {number}",), origins, source)
+            Applied(
+                "mark region",
+                "connected pointwise operations -> one region",
+                names,
+                (f"region {number}",),
+                origins,
+                source,
+            )
         )
     return applied
 

@@ -1,8 +1,8 @@
 """Rewriting to a fixed point (Section 4.1): rules, passes, rounds, and why they stop.
 
-A *rule* replaces a pattern by an equal one. A *pass* applies its rules over the graph, in topological order. A *round* runs
-all passes in order, and rounds repeat until one changes nothing, because what a pass leaves behind can be what an earlier
-one was waiting for (Example 4.2).
+A *rule* replaces a pattern by an equal one. A *pass* applies its rules over the graph, in topological order. A *round*
+runs all passes in order, and rounds repeat until one changes nothing, because what a pass leaves behind can be what an
+earlier one was waiting for (Example 4.2).
 
 That this ends is not left to hope. A measure of the graph (Proposition 4.1),
 
@@ -31,7 +31,8 @@ Measure = tuple[int, int, int]
 
 @dataclass(frozen=True)
 class Applied:
-    """One application of a rule: its name, the law it states, the nodes before and after (as printed), and their origins.
+    """One application of a rule: its name, the law it states, the nodes before and after (as printed), and their
+    origins.
 
     ``source`` is the file and line where the rule is written.
     """
@@ -45,13 +46,16 @@ class Applied:
 
     def __str__(self) -> str:
         return "\n".join(
-            [f"{self.rule}: {self.law}"] + [f"    - {line}" for line in self.before] + [f"    + {line}" for line in self.after]
+            [f"{self.rule}: {self.law}"]
+            + [f"    - {line}" for line in self.before]
+            + [f"    + {line}" for line in self.after]
         )
 
 
 @dataclass(frozen=True)
 class PassRun:
-    """One pass in one round. ``graph_before`` and ``graph_after`` are copies, kept only if the pass changed the graph."""
+    """One pass in one round. ``graph_before`` and ``graph_after`` are copies, kept only if the pass changed the
+    graph."""
 
     round: int
     name: str
@@ -66,8 +70,8 @@ class PassRun:
 class TransformLog:
     """Everything the front-end passes did to a graph.
 
-    ``initial`` and ``final`` are the graphs before and after; ``runs`` every pass of every round in order; ``measures`` the
-    measure of Proposition 4.1 before the first pass and after each pass that changed the graph.
+    ``initial`` and ``final`` are the graphs before and after; ``runs`` every pass of every round in order;
+    ``measures`` the measure of Proposition 4.1 before the first pass and after each pass that changed the graph.
     """
 
     initial: GraphModule
@@ -115,7 +119,9 @@ def copy_module(module: GraphModule) -> GraphModule:
     return GraphModule(module.graph.copy()[0], module.constants)
 
 
-def rewrite(module: GraphModule, passes: Sequence[Pass], measure: Callable[[Graph], Measure], max_rounds: int) -> TransformLog:
+def rewrite(
+    module: GraphModule, passes: Sequence[Pass], measure: Callable[[Graph], Measure], max_rounds: int
+) -> TransformLog:
     """Run the passes in rounds until none changes the graph. ``module`` itself is left as it is.
 
     Raises TransformError if a pass changes the graph without lowering the measure, leaves a malformed graph, or if
@@ -150,9 +156,9 @@ def rewrite(module: GraphModule, passes: Sequence[Pass], measure: Callable[[Grap
 def transform(capture: Any, options: Options | None = None) -> TransformLog:
     """The front-end passes (Section 4.1) on a captured graph, iterated to a fixed point.
 
-    ``capture`` is a Capture or a GraphModule; it is not changed. Values, dtypes, shapes and aliasing of the outputs stay as
-    they are, except that ``x + 0 -> x`` may change the sign of a zero, and that decomposed operators round as their formulas
-    do. TransformError if a rule breaks the graph or the iteration does not end: a defect of the rules.
+    ``capture`` is a Capture or a GraphModule; it is not changed. Values, dtypes, shapes and aliasing of the outputs
+    stay as they are, except that ``x + 0 -> x`` may change the sign of a zero, and that decomposed operators round as
+    their formulas do. TransformError if a rule breaks the graph or the iteration does not end: a defect of the rules.
     """
     from .passes import PASSES, measure
 

@@ -1,8 +1,8 @@
 """A corpus of small functions from ordinary PyTorch code.
 
 Each case makes a fresh callable and argument tuples. A case is run twice side by side: one twin eagerly, one through
-capture; results, in-place effects, module state and random draws must agree bit for bit. ``refused`` cases must end in a
-CaptureError (or GuardError) that names the user's line.
+capture; results, in-place effects, module state and random draws must agree bit for bit. ``refused`` cases must end in
+a CaptureError (or GuardError) that names the user's line.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import functools
 import math
 import random
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -86,7 +86,16 @@ def matrix_products(x, y):
 @case()
 def reductions(x):
     values, indices = x.max(dim=1)
-    return values, indices, x.mean(), x.std(0), x.sum((0, 1)), torch.logsumexp(x, 1), x.argmax(), x.prod(-1, keepdim=True)
+    return (
+        values,
+        indices,
+        x.mean(),
+        x.std(0),
+        x.sum((0, 1)),
+        torch.logsumexp(x, 1),
+        x.argmax(),
+        x.prod(-1, keepdim=True),
+    )
 
 
 @case()
@@ -101,7 +110,14 @@ def method_chain(x):
 
 @case()
 def dtype_casts(x):
-    return x.double().sum().float(), x.to(torch.int32), x.half().float(), x.bool(), x.type(torch.float64), x.type_as(x.int())
+    return (
+        x.double().sum().float(),
+        x.to(torch.int32),
+        x.half().float(),
+        x.bool(),
+        x.type(torch.float64),
+        x.type_as(x.int()),
+    )
 
 
 @case(_pair)
@@ -135,7 +151,9 @@ def convolution(x, w):
 def attention(q, k, v):
     scores = q @ k.transpose(-2, -1) / math.sqrt(q.size(-1))
     mask = torch.ones(6, 6, dtype=torch.bool).tril()
-    return scores.masked_fill(~mask, float("-inf")).softmax(-1) @ v, F.scaled_dot_product_attention(q, k, v, is_causal=True)
+    return scores.masked_fill(~mask, float("-inf")).softmax(-1) @ v, F.scaled_dot_product_attention(
+        q, k, v, is_causal=True
+    )
 
 
 @case(lambda: (torch.randn(6, 5), torch.randint(0, 5, (6,))))
@@ -145,7 +163,12 @@ def losses(x, t):
 
 @case(lambda: (torch.randn(3, 3), torch.randint(0, 9, (5,))))
 def embedding_lookup(table, idx):
-    return F.embedding(idx % 3, table), table[idx % 3], table.index_select(0, idx % 3), table.gather(1, idx[:3, None] % 3)
+    return (
+        F.embedding(idx % 3, table),
+        table[idx % 3],
+        table.index_select(0, idx % 3),
+        table.gather(1, idx[:3, None] % 3),
+    )
 
 
 @case()
@@ -580,7 +603,12 @@ def embedding_module():
 @case(lambda: (torch.randn(2, 3, 8, 8),), factory=True)
 def small_convnet():
     return nn.Sequential(
-        nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(inplace=True), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 2)
+        nn.Conv2d(3, 4, 3),
+        nn.BatchNorm2d(4),
+        nn.ReLU(inplace=True),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(4, 2),
     )
 
 
@@ -783,7 +811,8 @@ def factories(x):
     n = x.shape[0]
     return (
         torch.zeros(n), torch.ones(2, 3), torch.full((2,), 7.0), torch.arange(n), torch.linspace(0, 1, 5), torch.eye(n),
-        torch.tensor([1, 2, 3]), torch.tensor(3.5), torch.zeros_like(x), x.new_ones(2), torch.empty(0), torch.as_tensor([1.0]),
+        torch.tensor([1, 2, 3]), torch.tensor(3.5), torch.zeros_like(x), x.new_ones(2), torch.empty(0),
+        torch.as_tensor([1.0]),
     )  # fmt: skip
 
 
@@ -833,7 +862,7 @@ def repeat_interleave(x, n):
     return torch.repeat_interleave(x, n), torch.masked_select(x, x > 0)
 
 
-# -- what cannot be recorded --------------------------------------------------------------------------------------------
+# -- what cannot be recorded ---------------------------------------------------------------------------------------
 
 
 @case(refused="outside PyTorch")

@@ -1,4 +1,4 @@
-"""Every function of the corpus, captured, against itself run eagerly: results, effects and random draws, bit for bit."""
+"""Every function of the corpus, captured, against itself run eagerly: results, effects and draws, bit for bit."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import warnings
 
 import pytest
 import torch
-from tests.capture.corpus import CASES, Case
 
 from staxlab.capture.tracer import trace
 from staxlab.errors import CaptureError, GuardError
 from staxlab.options import Options
 from staxlab.specialize.dispatch import Dispatcher
 from staxlab.transform import transform
+from tests.capture.corpus import CASES, Case
 
 CALLS = 6
 
@@ -94,7 +94,7 @@ def run(case: Case, rewrite: bool = False) -> Dispatcher:
         first = case.args(), case.kwargs()
         for call in range(CALLS):
             # Objects are keyed by identity: keep those of the first call, refresh the tensors.
-            args, kwargs = (first if call == 0 else (_refreshed(first[0], case.args()), case.kwargs()))
+            args, kwargs = first if call == 0 else (_refreshed(first[0], case.args()), case.kwargs())
             other_args, other_kwargs = _copies(args, kwargs)
             torch.manual_seed(100 + call)
             expected = eager(*other_args, **other_kwargs)

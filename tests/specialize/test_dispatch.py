@@ -161,7 +161,12 @@ def test_example_3_3_gate_moves_a_value_to_run_time():
 def test_keyword_and_positional_arguments_share_a_version():
     compiled = dispatcher(lambda x, w, scale=1.0: x * w * scale)
     x, w = torch.randn(3), torch.randn(3)
-    results = [compiled(x, w, 2.0), compiled(x, w=w, scale=2.0), compiled(scale=2.0, w=w, x=x), compiled(x, w, scale=2.0)]
+    results = [
+        compiled(x, w, 2.0),
+        compiled(x, w=w, scale=2.0),
+        compiled(scale=2.0, w=w, x=x),
+        compiled(x, w, scale=2.0),
+    ]
     assert all(torch.equal(r, results[0]) for r in results)
     assert len(compiled.versions) == 1
     assert torch.equal(compiled(x, w), x * w) and len(compiled.versions) == 2

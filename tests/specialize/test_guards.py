@@ -11,19 +11,21 @@ from staxlab.specialize.guards import MISSING, failing_guards, guards
 from staxlab.specialize.signature import compute_key
 
 tensors = st.builds(
-    lambda shape, dtype, transpose, grad: (
-        (lambda t: t.t() if transpose and t.ndim == 2 else t)(torch.zeros(shape, dtype=dtype)).requires_grad_(
-            grad and dtype.is_floating_point
-        )
-    ),
+    lambda shape, dtype, transpose, grad: (lambda t: t.t() if transpose and t.ndim == 2 else t)(
+        torch.zeros(shape, dtype=dtype)
+    ).requires_grad_(grad and dtype.is_floating_point),
     st.lists(st.integers(0, 3), max_size=3),
     st.sampled_from([torch.float32, torch.float64, torch.int64]),
     st.booleans(),
     st.booleans(),
 )
-scalars = st.none() | st.booleans() | st.integers(-1, 1) | st.sampled_from([0.0, -0.0, 1.0, float("nan")]) | st.text("ab")
+scalars = (
+    st.none() | st.booleans() | st.integers(-1, 1) | st.sampled_from([0.0, -0.0, 1.0, float("nan")]) | st.text("ab")
+)
 values = st.recursive(
-    tensors | scalars, lambda s: st.lists(s, max_size=2) | st.dictionaries(st.sampled_from("xy"), s, max_size=2), max_leaves=4
+    tensors | scalars,
+    lambda s: st.lists(s, max_size=2) | st.dictionaries(st.sampled_from("xy"), s, max_size=2),
+    max_leaves=4,
 )
 calls = st.tuples(
     st.lists(values, max_size=3),

@@ -32,7 +32,8 @@ class Config:
 
 DISTINCT = [
     0, 1, 2, True, False, 0.0, -0.0, 1.0, float("nan"), float("inf"), None, "1", b"1", 1 + 0j, complex(0.0, -0.0), 0j,
-    (), [], {}, (1,), [1], (1, 2), {"a": 1}, {"b": 1}, {1: 1}, {True: 1}, Pair(1, 2), Config(1), Config(2), Config(1, 2.0),
+    (), [], {}, (1,), [1], (1, 2), {"a": 1}, {"b": 1}, {1: 1}, {True: 1}, Pair(1, 2), Config(1), Config(2),
+    Config(1, 2.0),
     torch.float32, torch.device("cpu"), torch.Size([1, 2]), slice(0, 2), slice(0, 2.0), range(3), int, float, len,
     torch.zeros(2), torch.zeros(2, 1), torch.zeros(2, dtype=torch.float64), torch.zeros(2, requires_grad=True),
     torch.zeros(2, 2), torch.zeros(2, 2).t(), torch.zeros(1, 2).expand(2, 2), torch.nn.Parameter(torch.zeros(2)),
@@ -73,7 +74,9 @@ def test_sets_and_iterators_are_refused_with_a_remedy(value):
 
 
 plain = st.none() | st.booleans() | st.integers(-3, 3) | st.floats(allow_nan=True) | st.text(max_size=2)
-nested = st.recursive(plain, lambda s: st.lists(s, max_size=2) | st.tuples(s, s) | st.dictionaries(st.text(max_size=1), s))
+nested = st.recursive(
+    plain, lambda s: st.lists(s, max_size=2) | st.tuples(s, s) | st.dictionaries(st.text(max_size=1), s)
+)
 
 
 def strictly_equal(a, b) -> bool:

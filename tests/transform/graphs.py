@@ -35,4 +35,4 @@ def operations(module: GraphModule) -> list[str]:
 
 
 X = torch.linspace(-2, 2, 12).reshape(3, 4)
-I = torch.arange(12).reshape(3, 4)  # noqa: E741
+I = torch.arange(12).reshape(3, 4)

@@ -67,7 +67,7 @@ HOLD = [
     lambda t: (t.exp() * 1).sum(),
     lambda t: (t.exp() / 1).sum(),
     lambda t: (t.exp() ** 1).sum(),
-    lambda t: (-(-t.exp())).sum(),
+    lambda t: torch.neg(-t.exp()).sum(),
     lambda t: torch.relu(torch.relu(t)).sum(),
     lambda t: t.abs().abs().sum(),
     lambda t: (0 + t.exp()).sum(),
@@ -111,7 +111,7 @@ def test_what_only_holds_for_real_numbers_stays(name):
 def test_identities_hold_for_special_values(rule):
     special = torch.tensor([math.nan, math.inf, -math.inf, 0.0, -0.0, 1.0, 1e-45, 3.4e38, -2.5])
     environment = {"x": special, "relu": torch.relu, "abs": torch.abs}
-    left, right = (eval(str(side).replace("--x", "-(-x)"), environment) for side in (rule.pattern, rule.replace))
+    left, right = (eval(str(side), environment) for side in (rule.pattern, rule.replace))
     assert torch.equal(torch.nan_to_num(left), torch.nan_to_num(right))
     assert torch.equal(left.isnan(), right.isnan())
 
@@ -148,7 +148,7 @@ ALIASING = {
     "nor may a view of the output": lambda t: (t + 0).view(-1),
     "two outputs must not become one": lambda t: (lambda y: (y, y * 1))(t.exp()),
     "the copy is written afterwards": lambda t: (lambda y: [y.add_(1), t.sum()][1])(t * 1),
-    "the original is written afterwards": lambda t: (lambda y, z: [y.add_(1), z.sum()][1])(t.exp(), None) if False else _written(t),
+    "the original is written afterwards": lambda t: _written(t),
 }
 
 
@@ -178,7 +178,7 @@ def test_an_intermediate_may_be_returned_under_the_identity():
     assert operations(transformed(lambda t: t.exp() + 0, X)) == ["exp"]
 
 
-# -- spelling and in-place ----------------------------------------------------------------------------------------------
+# -- spelling and in-place -----------------------------------------------------------------------------------------
 
 
 def test_constants_go_right_only_where_the_order_does_not_matter():
@@ -202,7 +202,7 @@ def test_private_in_place_operations_become_ordinary_ones():
         y = t + 1
         y.relu_()
         y.mul_(2)
-        return F.elu(y.exp_(), inplace=True) if False else F.relu(y, inplace=True)
+        return F.relu(y, inplace=True)
 
     final = transformed(fn, X)
     assert not any(node.meta.get("mutates") for node in final.graph)
@@ -213,7 +213,7 @@ IN_PLACE_STAYS = {
     "an input": lambda t: t.add_(1),
     "a view": lambda t: _view_written(t),
     "a second reader": lambda t: _read_before(t),
-    "another dtype would come out": lambda t: (t > 0).mul_(t > 1) if False else t.to(torch.int32).add_(t.to(torch.int32)).div_(1) if False else t.float().add_(t.double()),
+    "another dtype would come out": lambda t: (t * 2).add_(t.double()),
     "a random draw": lambda t: torch.empty(3).uniform_(),
 }
 
@@ -257,7 +257,8 @@ def constant_graph(target, *args):
 @pytest.mark.parametrize(
     ("target", "args", "value"),
     [
-        (operator.add, (2, 3), 5), (operator.mul, (1.5, 2), 3.0), (operator.lt, (1, 2), True), (operator.getitem, ((4, 5), 1), 5),
+        (operator.add, (2, 3), 5), (operator.mul, (1.5, 2), 3.0), (operator.lt, (1, 2), True), (operator.getitem,
+        ((4, 5), 1), 5),
         (operator.pow, (2, 10), 1024), (operator.neg, (3,), -3), (operator.floordiv, (7, 2), 3),
     ],
 )  # fmt: skip
@@ -269,7 +270,9 @@ def test_constants_fold(target, args, value):
     assert applied.after == (repr(value),)
 
 
-@pytest.mark.parametrize(("target", "args"), [(operator.truediv, (1, 0)), (operator.getitem, ((1,), 3)), (torch.full, ((2,), 1.0))])
+@pytest.mark.parametrize(
+    ("target", "args"), [(operator.truediv, (1, 0)), (operator.getitem, ((1,), 3)), (torch.full, ((2,), 1.0))]
+)
 def test_errors_and_tensors_do_not_fold(target, args):
     graph = constant_graph(target, *args)
     assert not fold(graph) and len(graph.calls) == 2
@@ -281,7 +284,9 @@ COMPOSITES = {
     "selu": F.selu, "elu": lambda t: F.elu(t, 0.7), "leaky_relu": lambda t: F.leaky_relu(t, 0.2), "relu6": F.relu6,
     "hardsigmoid": F.hardsigmoid, "hardswish": F.hardswish, "softsign": F.softsign, "tanhshrink": F.tanhshrink,
 }  # fmt: skip
-SPECIAL = torch.tensor([math.nan, math.inf, -math.inf, 0.0, -0.0, 1e-10, -1e-10, 1e-3, -1e-3, 3.0, -3.0, 6.5, -100.0, 100.0])
+SPECIAL = torch.tensor(
+    [math.nan, math.inf, -math.inf, 0.0, -0.0, 1e-10, -1e-10, 1e-3, -1e-3, 3.0, -3.0, 6.5, -100.0, 100.0]
+)
 
 
 def test_every_expansion_is_tested():
@@ -308,7 +313,8 @@ def test_a_formula_that_cancels_is_not_used():
 
 
 def test_operators_with_accurate_kernels_stay_whole():
-    fns = {"log1p": torch.log1p, "expm1": torch.expm1, "gelu": F.gelu, "softmax": lambda t: F.softmax(t, 0), "tanh": torch.tanh,
+    fns = {"log1p": torch.log1p, "expm1": torch.expm1, "gelu": F.gelu, "softmax": lambda t: F.softmax(t, 0),
+             "tanh": torch.tanh,
            "layer_norm": lambda t: F.layer_norm(t, (4,)), "sinh": torch.sinh, "softplus": F.softplus}  # fmt: skip
     for name, fn in fns.items():
         assert [operation(n) for n in transformed(fn, X).graph.calls] == [name] and name in KEPT
@@ -429,11 +435,16 @@ def test_removing_a_draw_would_shift_the_later_ones():
 # -- all of it --------------------------------------------------------------------------------------------------------
 
 BINARY = [operator.add, operator.sub, operator.mul, torch.maximum, torch.minimum]
-UNARY = [torch.exp, torch.relu, torch.abs, operator.neg, lambda t: t + 0, lambda t: 1 * t, lambda t: t * 2, lambda t: 0 - t,
+UNARY = [torch.exp, torch.relu, torch.abs, operator.neg, lambda t: t + 0, lambda t: 1 * t, lambda t: t * 2,
+         lambda t: 0 - t,
          lambda t: t.clone().mul_(1), lambda t: t.t(), torch.tanh]  # fmt: skip
 
 
-@given(st.lists(st.tuples(st.integers(0, 10), st.integers(0, 4), st.integers(0, 5), st.integers(0, 5)), min_size=1, max_size=8))
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 10), st.integers(0, 4), st.integers(0, 5), st.integers(0, 5)), min_size=1, max_size=8
+    )
+)
 def test_random_programs_keep_their_values_and_separate_outputs(program):
     def fn(a, b):
         values = [a, b]
