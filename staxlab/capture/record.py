@@ -153,8 +153,13 @@ class Capture:
     @property
     def opaque_nodes(self) -> tuple[Node, ...]:
         """Nodes whose target reads tensor data inside (``F.one_hot``, ``F.gaussian_nll_loss``): recording such a call
-        once more at the operator level would specialize on the sample without a gate, so it must stay whole."""
-        return tuple(node for node in self.graph if node.meta.get("reads_data") and node.op.startswith("call_"))
+        once more at the operator level would specialize on the sample without a gate, so it must stay whole.
+
+        Calls that only answer a data gate (``torch.equal``) are not among them: the replay subgraph runs those.
+        """
+        return tuple(
+            node for node in self.graph if node.meta.get("reads_data") and (node.users or node.meta.get("mutates"))
+        )
 
     def flat_results(self, result: Any) -> tuple[torch.Tensor, ...]:
         """What ``module.forward`` returned, as a flat tuple."""
