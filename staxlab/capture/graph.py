@@ -111,7 +111,7 @@ def map_nodes(argument: Any, change: Callable[[Node], Any]) -> Any:
     if isinstance(argument, dict):
         return {key: map_nodes(value, change) for key, value in argument.items()}
     if isinstance(argument, slice):
-        return slice(map_nodes(argument.start, change), map_nodes(argument.stop, change), map_nodes(argument.step, change))
+        return slice(*(map_nodes(part, change) for part in (argument.start, argument.stop, argument.step)))
     return argument
 
 
@@ -180,7 +180,10 @@ class Node:
 
     def replace_input(self, old: Node, new: Any) -> None:
         """Read ``new`` wherever this node read ``old``."""
-        change = lambda node: new if node is old else node
+
+        def change(node: Node) -> Any:
+            return new if node is old else node
+
         self._set(map_nodes(self._args, change), map_nodes(self._kwargs, change))
 
     def replace_all_uses_with(self, new: Node) -> None:
@@ -236,7 +239,7 @@ def _format_argument(argument: Any) -> str:
     if isinstance(argument, dict):
         return "{" + ", ".join(f"{k!r}: {_format_argument(v)}" for k, v in argument.items()) + "}"
     if isinstance(argument, slice):
-        return f"slice({_format_argument(argument.start)}, {_format_argument(argument.stop)}, {_format_argument(argument.step)})"
+        return f"slice({', '.join(map(_format_argument, (argument.start, argument.stop, argument.step)))})"
     if callable(argument):
         return target_name(argument)
     return repr(argument)
@@ -348,7 +351,8 @@ class Graph:
     def erase(self, node: Node) -> None:
         """Remove a node nobody uses. TransformError otherwise."""
         if node.users:
-            raise TransformError(f"cannot erase %{node.name}: it is used by {', '.join('%' + u.name for u in node.users)}")
+            users = ", ".join(f"%{user.name}" for user in node.users)
+            raise TransformError(f"cannot erase %{node.name}: it is used by {users}")
         node._set((), {})
         self._nodes.remove(node)
         self._names.discard(node.name)

@@ -139,7 +139,8 @@ def _python_source(module: GraphModule) -> tuple[str, dict[str, Any]]:
             literal = repr(value)
             return literal if literal not in ("inf", "-inf", "nan") else f"float('{literal}')"
         if value is None or isinstance(value, (bool, int, str, bytes)) or value is Ellipsis:
-            return repr(value) if type(value) in (bool, int, str, bytes, type(None), type(Ellipsis)) else bind("value", value)
+            literal = type(value) in (bool, int, str, bytes, type(None), type(Ellipsis))
+            return repr(value) if literal else bind("value", value)
         if isinstance(value, torch.dtype):
             return str(value)
         return bind(getattr(value, "__name__", type(value).__name__), value)
