@@ -38,7 +38,7 @@ from . import cache, toolchain
 log = logging.getLogger("staxlab.build")
 
 HEADER_DIRECTORY = Path(cpp.__file__).parent
-HEADERS = ("staxlab_simd.h", "staxlab_math.h")
+HEADERS = ("staxlab_simd.h", "staxlab_math.h", "staxlab_openmp.h")
 
 #: Below this much estimated work a kernel is called without releasing the interpreter's lock.
 KEEP_LOCK_BELOW = 20_000
@@ -109,10 +109,9 @@ def _headers_digest() -> str:
 
 def command_flags(kernel: Kernel, tools: toolchain.Toolchain) -> tuple[str, ...]:
     """The flags of a kernel's compilation, paths left out."""
-    flags = [*toolchain.COMMON_FLAGS, *kernel.flags]
-    if not tools.openmp:
-        flags = [flag for flag in flags if flag != "-fopenmp"]
-    return tuple(flags)
+    parallel = toolchain.openmp_flags(tools)
+    flags = [f for f in kernel.flags if f != "-fopenmp"]
+    return (*toolchain.COMMON_FLAGS, *flags, *(parallel if "-fopenmp" in kernel.flags else ()))
 
 
 def key_of(kernel: Kernel, tools: toolchain.Toolchain) -> str:

@@ -11,6 +11,7 @@ so that whatever its name (CUDA wheels rename theirs) there is one pool.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -35,11 +36,12 @@ REMEDY = (
 
 @dataclass(frozen=True)
 class Toolchain:
-    """A C++ compiler: the command that starts it, what it says it is, and whether it knows OpenMP."""
+    """A C++ compiler: the command that starts it, what it says it is, and whose OpenMP runtime it generates calls for:
+    "gnu", "llvm", or "" if it knows no OpenMP."""
 
     command: tuple[str, ...]
     version: str
-    openmp: bool
+    openmp: str
 
     @property
     def identity(self) -> str:
@@ -108,7 +110,8 @@ def _fingerprint(command: tuple[str, ...]) -> str:
     if "ziglang" in command:
         import importlib.metadata
 
-        parts.append(importlib.metadata.version("ziglang"))
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            parts.append(importlib.metadata.version("ziglang"))
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32]
 
 
@@ -118,11 +121,12 @@ def _identify(command: tuple[str, ...]) -> Toolchain:
     if known is not None:
         try:
             facts = json.loads(known)
-            return Toolchain(command, facts["version"], bool(facts["openmp"]))
+            if facts["openmp"] in ("gnu", "llvm", ""):
+                return Toolchain(command, facts["version"], facts["openmp"])
         except (ValueError, KeyError, TypeError):
             pass
     version = _run([*command, "--version"]).strip()
-    toolchain = Toolchain(command, version, _compiles_openmp(command))
+    toolchain = Toolchain(command, version, _openmp_calls(command))
     facts = json.dumps({"version": toolchain.version, "openmp": toolchain.openmp, "command": list(command)})
     cache.write_verified(name, facts.encode())
     return toolchain
@@ -135,13 +139,24 @@ def _run(command: list[str], text: str | None = None) -> str:
     return result.stdout
 
 
-def _compiles_openmp(command: tuple[str, ...]) -> bool:
+def openmp_flags(tools: Toolchain) -> tuple[str, ...]:
+    """What makes a loop parallel with this compiler and the OpenMP runtime that PyTorch has loaded; nothing (kernels
+    run on one thread) if either is missing. LLVM's runtime also answers GNU's calls; for the other direction the
+    package brings the few functions that are needed."""
+    runtime = openmp_runtime()
+    if not tools.openmp or runtime is None:
+        return ()
+    mismatch = tools.openmp == "llvm" and os.path.basename(runtime).startswith("libgomp")
+    return ("-fopenmp", "-DSTAX_OPENMP_SHIM") if mismatch else ("-fopenmp",)
+
+
+def _openmp_calls(command: tuple[str, ...]) -> str:
     program = "int f(int* x) {\n#pragma omp parallel for\nfor (int i = 0; i < 9; ++i) x[i] = i;\nreturn 0; }\n"
     try:
-        _run([*command, "-fopenmp", "-x", "c++", "-S", "-o", os.devnull, "-"], program)
+        text = _run([*command, "-fopenmp", "-x", "c++", "-S", "-o", "-", "-"], program)
     except BuildError:
-        return False
-    return True
+        return ""
+    return "gnu" if "GOMP_parallel" in text else "llvm" if "__kmpc_fork_call" in text else ""
 
 
 @lru_cache(maxsize=1)

@@ -8,6 +8,9 @@
 // No other header is included: parsing one intrinsics header would cost more time than compiling a kernel.
 #pragma once
 
+#ifdef STAX_OPENMP_SHIM
+#include "staxlab_openmp.h"
+#endif
 #define STAX_INLINE static inline __attribute__((always_inline))
 
 namespace stax {
