@@ -11,6 +11,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import torch
+
 from ..errors import ScheduleError
 from ..loops.body import MemoryAccess, record
 from ..loops.expressions import Expr, Symbol
@@ -106,14 +108,22 @@ def _extend_extern(node: ScheduleNode, buffer: ExternBuffer) -> ScheduleNode:
 
 
 def _needed(nodes: list[ScheduleNode], program: LoopProgram) -> list[ScheduleNode]:
-    """The nodes some output depends on, in order: dead code elimination on buffers."""
+    """The nodes some output or effect depends on, in order: dead code elimination on buffers."""
     wanted = {output.name for output in program.outputs if output.name is not None}
     kept: list[ScheduleNode] = []
     for node in reversed(nodes):
-        if wanted.intersection(node.buffers):
+        if wanted.intersection(node.buffers) or _has_effect(node):
             kept.append(node)
             wanted.update(buffers_read(node))
     return kept[::-1]
+
+
+def _has_effect(node: ScheduleNode) -> bool:
+    """Whether a node is run for more than its value: a write into an input, a draw of random numbers."""
+    if node.extern is None:
+        return False
+    operator = node.extern.operator
+    return operator._schema.is_mutable or torch.Tag.nondeterministic_seeded in operator.tags
 
 
 def extern_arguments(call: Extern) -> list[BufferArgument]:

@@ -216,3 +216,35 @@ def test_any_sequence_of_writes_through_views_is_what_eager_execution_does(steps
         return x.sum(), y + 0, [early[f"{name} of y"] * 1 for name in VIEWS]
 
     agree(f, torch.randn(4, 4))
+
+
+def test_effects_survive_the_whole_pipeline():
+    import staxlab
+
+    @staxlab.compile
+    def f(x, y):
+        torch.rand(2)  # unused, and yet it advances the generator
+        x.mul_(2)
+        y[0].add_(x[1])
+        return x + y
+
+    x, y = torch.randn(3, 4), torch.randn(3, 4)
+    for _ in range(2):
+        expected_x, expected_y = x.clone(), y.clone()
+        torch.default_generator.manual_seed(5)
+        result = f(x, y)
+        state = torch.get_rng_state()
+        torch.default_generator.manual_seed(5)
+        torch.rand(2)
+        assert torch.equal(state, torch.get_rng_state())
+        expected_x.mul_(2)
+        expected_y[0].add_(expected_x[1])
+        torch.testing.assert_close((result, x, y), (expected_x + expected_y, expected_x, expected_y))
+
+
+def test_complex_values_pass_through():
+    x = torch.randn(4, 6, dtype=torch.complex64)
+    agree(lambda x: torch.view_as_real(x.conj() * 2).sum(), x)
+    operators = operators_of(lambda x: (x.t().conj(), x[1:, ::2] + 1, (x * 2).t()[1:]), x)
+    result = run(operators, lower(operators, CPU), x)
+    torch.testing.assert_close(result, (x.t().conj(), x[1:, ::2] + 1, (x * 2).t()[1:]), check_stride=True)

@@ -124,7 +124,7 @@ class GraphLowering:
         call = Call(self, node)
         args, kwargs = (map_nodes(a, self.values.__getitem__) for a in (node.args, node.kwargs))
         rule = RULES.get(node.target)
-        reason = self._unsupported(node)
+        reason = None if rule is not None and rule.is_view else self._unsupported(node)
         if rule is not None and reason is None:
             mark = (len(self.pending), len(self.decisions))
             try:
@@ -199,7 +199,7 @@ class GraphLowering:
                 more, forced = self._readers(user)
             else:
                 rule = RULES.get(user.target)
-                if rule is None or self._unsupported(user):
+                if rule is None or (not rule.is_view and self._unsupported(user)):
                     return count, f"an argument of the extern call {user.target}"
                 if rule.kind == "storage view":
                     return count, f"{user.target} addresses storage"
@@ -259,13 +259,28 @@ class GraphLowering:
     def _extern_result(
         self, extern: Extern, call: str, position: int | None, meta: TensorMeta, node: Node
     ) -> TensorValue:
-        name = f"buf{len(self.buffers)}"
         stride = meta.stride if extern.operator is node.target else contiguous_stride(meta.shape)  # a copied view
+        value = self._add_extern(extern, call, position, meta, stride)
+        if meta.dtype in NATIVE_DTYPES or same_stride(meta.shape, stride, meta.stride):
+            return value
+        # No generated loop moves such elements, so PyTorch copies them into eager's layout.
+        shape, dtype, device = list(meta.shape), meta.dtype, meta.device
+        details = (extern.reason, node.origins, node.location)
+        empty = torch.ops.aten.empty_strided.default
+        room = Extern(empty, (shape, list(meta.stride)), {"dtype": dtype, "device": device}, *details)
+        target = self._add_extern(room, f"{call}_room", None, meta, meta.stride)
+        arguments = tuple(BufferArgument(v.box.name, v.box.layout) for v in (target, value))
+        copied = Extern(torch.ops.aten.copy.default, arguments, {}, *details)
+        return self._add_extern(copied, f"{call}_copy", None, meta, meta.stride)
+
+    def _add_extern(
+        self, extern: Extern, call: str, position: int | None, meta: TensorMeta, stride: tuple[int, ...]
+    ) -> TensorValue:
+        name = f"buf{len(self.buffers)}"
         layout = Layout(meta.shape, stride, meta.dtype, str(meta.device))
-        self.buffers.append(ExternBuffer(name, layout, extern, call, position, node.origins))
+        self.buffers.append(ExternBuffer(name, layout, extern, call, position, extern.origins))
         self.dtypes[name] = meta.dtype
-        box = Box.stored(name, layout)
-        return TensorValue(box)
+        return TensorValue(Box.stored(name, layout))
 
     def _argument(self, leaf: Any, meta: Any) -> Any:
         if not isinstance(leaf, TensorValue):
@@ -284,6 +299,8 @@ class GraphLowering:
         layout = layout_through(box.layout, value.view)
         if layout is not None and same_stride(meta.shape, layout.stride, meta.stride):
             return box.name, Layout(meta.shape, meta.stride, layout.dtype, layout.device, layout.offset)
+        if value.dtype not in NATIVE_DTYPES:
+            raise LoweringError(f"{reason} of {value.dtype} needs a copy that no generated loop can make")
         copy = Box(value.shape, value.dtype, value.device, None)
         copy.data = Pointwise(value.shape, value.dtype, lambda ops, index: value.load(ops, index), value.origins)
         if is_injective(meta.shape, meta.stride):
