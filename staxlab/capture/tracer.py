@@ -34,6 +34,7 @@ from ..options import Options
 from ..provenance import SourceLocation
 from ..specialize.ambient import read_ambient, recording
 from ..specialize.free_variables import Environment, Place, collect
+from ..specialize.signature import aliasing
 from ..specialize.structure import Parameters, argument_leaves, children, rebuild_container
 from . import classify
 from .binding import compile_bind, output_specification
@@ -278,6 +279,9 @@ class Tracer(TorchFunctionMode):
         known = {id(value) for value in (self.fn, getattr(self.fn, "__self__", None), *given)}
         spec = output_specification(result, position, known, formatted)
         self.graph.set_output(next(iter(flat)) if isinstance(result, torch.Tensor) else tuple(flat))
+        placeholders = self.graph.placeholders
+        for first, second, _ in aliasing(self.samples):  # part of the key, so it holds at every call
+            placeholders[second].meta["overlaps"] = placeholders[first].name
         self.graph.check()
         return spec
 

@@ -21,9 +21,12 @@ class Effects:
         self._inputs: set[Node] = set()
         self._written: set[Node] = set()
         self._returned: set[Node] = set()
+        by_name = {node.name: node for node in graph}
         for node in graph:
             if node.op == "output":
                 continue
+            if node.meta.get("overlaps") in by_name:  # an input that shares memory with an earlier one
+                self._union(node, by_name[node.meta["overlaps"]])
             if node.meta.get("aliases") or node.meta.get("mutates") or _takes_element(node):
                 for source in node.inputs:
                     self._union(node, source)

@@ -152,6 +152,20 @@ ALIASING = {
 }
 
 
+def test_inputs_that_overlap_are_one_piece_of_memory():
+    def fn(a, b):
+        y = b * 1
+        a.add_(1)
+        return y.exp()
+
+    base = X.clone().view(-1)
+    final = transformed(fn, base[:8], base[4:])
+    assert "operator.mul" in operations(final)
+    one, other = X.clone().view(-1), X.clone().view(-1)
+    assert torch.equal(final(one[:8], one[4:]), fn(other[:8], other[4:])) and torch.equal(one, other)
+    assert "operator.mul" not in operations(transformed(fn, X.clone(), X + 1))
+
+
 def _written(t):
     y = t.exp()
     z = y + 0
