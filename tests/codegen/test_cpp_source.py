@@ -55,14 +55,14 @@ def test_example_1_1_is_one_readable_kernel():
 
 
 def test_the_error_stays_within_the_bound_of_the_recorded_order():
-    from staxlab.measure.rounding import summation_bound, vectorized
+    from staxlab.measure.rounding import plan_of, summation_bound
 
     torch.manual_seed(3)
     for columns in (128, 1000, 2048, 300_000):
         program, inputs = example_1_1(3, columns)
         artifact, kernels, _ = compile_program(program)
-        plan = kernels[0].launch["accumulation"]
-        order = vectorized(columns, plan["lanes"], plan["accumulators"], plan["chunks"])
+        order = plan_of(kernels[0].launch["accumulation"])
+        assert order.n == columns and order.height < columns / 16
         # The float32 elements are exact inputs of the sum; only the additions are judged.
         elements = (torch.relu(inputs["x"] + inputs["w"]) * 2).double()
         (result,) = artifact.call(list(inputs.values()))

@@ -123,7 +123,12 @@ def _access_cost(index: Expr, symbol: Symbol, lanes: int) -> float:
     if not coefficient.is_constant:
         return 1.5 * lanes
     step = int(coefficient)
-    return {0: 0.25, 1: 1.0, -1: 2.0}.get(step, 1.25 * lanes)
+    return {0: 0.25, 1: 1.0, -1: 2.0, 2: 3.0}.get(step, 1.25 * lanes)
+
+
+def _turned_cost(lanes: int) -> float:
+    """A read as part of a tile: a load, a store and a load on the stack, and half an exchange per round."""
+    return 2.0 + math.log2(lanes) / 2
 
 
 def _operation_cost(statement: Statement, lanes: int) -> float:
@@ -225,6 +230,17 @@ def _choose_vector(
     reduced loop the merging of lanes per row."""
     if device.instruction_set == "scalar":
         return None, 1, Decision("vector-loop", node.name, None, "the instruction set has no vectors")
+    conditional = {access.index for access in body.reads() if access.conditional}
+
+    def access_cost(index: Expr, symbol: Symbol, lanes: int) -> float:
+        """As :func:`_access_cost`; a read that a tile can turn over is nearly as cheap as a consecutive one."""
+        if node.kind == "pointwise" and index is not accesses[-1] and index not in conditional:
+            side = min(lanes, WIDEST_TILE)
+            others = (s for s in body.indices if s != symbol and min(extent(s), extent(symbol)) >= side)
+            if any(is_transposed(index, other, symbol) for other in others):
+                return _turned_cost(lanes)
+        return _access_cost(index, symbol, lanes)
+
     scalar = sum(2.0 for _ in accesses) + sum(_operation_cost(s, 1) * 2.0 for s in statements)
     costs: dict[str, float] = {"none": scalar}
     found: dict[str, tuple[Symbol, int]] = {}
@@ -237,7 +253,7 @@ def _choose_vector(
             continue
         n = extent(symbol)
         vectors = -(-n // lanes)
-        per_vector = sum(_access_cost(a, symbol, lanes) for a in accesses) + sum(
+        per_vector = sum(access_cost(a, symbol, lanes) for a in accesses) + sum(
             _operation_cost(s, lanes) for s in statements
         )
         tail = 2.0 if n % lanes else 0.0
@@ -268,7 +284,7 @@ def _work(
 
     def access(index: Expr) -> float:
         turned = tile is not None and is_transposed(index, tile, innermost)
-        return 2.0 + math.log2(lanes) / 2 if turned else _access_cost(index, innermost, lanes)
+        return _turned_cost(lanes) if turned else _access_cost(index, innermost, lanes)
 
     per_vector = sum(access(a) for a in accesses) + sum(_operation_cost(s, lanes) for s in statements)
     points = node.numel * max(node.reduction_numel, 1)

@@ -348,16 +348,34 @@ template <class S, class V> STAX_INLINE void stream(S* p, V x) {
     raw_store<R>(p, r, all_lanes);
 }
 
-template <class V> STAX_INLINE V reverse(V v) {
+// Lane j of the result is lane from(j) of a and b put end to end. Always a constant pattern: one instruction.
+template <class V, class F> STAX_INLINE V pick(V a, V b, F from) {
+    constexpr int L = lanes_of<V>;
+#ifdef __clang__
     V r;
-#pragma GCC unroll 64
-    for (int k = 0; k < lanes_of<V>; ++k) r[k] = v[lanes_of<V> - 1 - k];
+    for (int j = 0; j < L; ++j) r[j] = from(j) < L ? a[from(j)] : b[from(j) - L];
     return r;
+#else
+    int_like<V> pattern{};
+#pragma GCC unroll 64
+    for (int j = 0; j < L; ++j) pattern[j] = from(j);
+    return __builtin_shuffle(a, b, pattern);
+#endif
+}
+template <class V> STAX_INLINE V reverse(V v) {
+    return pick(v, v, [](int j) { return lanes_of<V> - 1 - j; });
 }
 // Elements p[0], p[-1], p[-2], ...: a flipped dimension.
 template <class V, class S> STAX_INLINE V load_reversed(const S* p, AllLanes = {}) {
     using R = Vec<typename memory<S>::raw, lanes_of<V>>;
     return widen<V, S>(reverse(raw_load<R>(p - (lanes_of<V> - 1), all_lanes)));
+}
+// Elements p[0], p[2], p[4], ...: two loads, the second ending with the last element that is needed.
+template <class V, class S> STAX_INLINE V load_every_second(const S* p, AllLanes = {}) {
+    using R = Vec<typename memory<S>::raw, lanes_of<V>>;
+    constexpr int L = lanes_of<V>;
+    R a = raw_load<R>(p, all_lanes), b = raw_load<R>(p + L - 1, all_lanes);
+    return widen<V, S>(pick(a, b, [](int k) { return 2 * k < L ? 2 * k : 2 * k + 1; }));
 }
 // Elements at address(0), address(1), ...: strided and indirect reads, one lane at a time.
 template <class V, class S, class F, class K> STAX_INLINE V gather(const S* p, F address, K lanes) {
@@ -372,6 +390,9 @@ template <class V, class S, class F, class K> STAX_INLINE V gather(const S* p, F
 }
 template <class V, class S, class K> STAX_INLINE V load_reversed(const S* p, K lanes) {
     return gather<V>(p, [](int k) { return -(i64)k; }, lanes);
+}
+template <class V, class S, class K> STAX_INLINE V load_every_second(const S* p, K lanes) {
+    return gather<V>(p, [](int k) { return 2 * (i64)k; }, lanes);
 }
 template <class S, class F, class V, class K> STAX_INLINE void scatter(S* p, F address, V x, K lanes) {
     using R = Vec<typename memory<S>::raw, lanes_of<V>>;
@@ -389,19 +410,8 @@ template <int half, class V> STAX_INLINE void turn(V* v) {
         for (int i = 0; i < L; ++i) {
             if (i & half) continue;
             V a = v[i], b = v[i + half];
-#ifdef __clang__
-            for (int j = 0; j < L; ++j) v[i][j] = j & half ? b[j - half] : a[j];
-            for (int j = 0; j < L; ++j) v[i + half][j] = j & half ? b[j] : a[j + half];
-#else
-            int_like<V> upper{}, lower{};
-#pragma GCC unroll 64
-            for (int j = 0; j < L; ++j) {
-                upper[j] = j & half ? L + j - half : j;
-                lower[j] = j & half ? L + j : j + half;
-            }
-            v[i] = __builtin_shuffle(a, b, upper);
-            v[i + half] = __builtin_shuffle(a, b, lower);
-#endif
+            v[i] = pick(a, b, [](int j) { return j & half ? L + j - half : j; });
+            v[i + half] = pick(a, b, [](int j) { return j & half ? L + j : j + half; });
         }
         turn<half / 2>(v);
     }

@@ -300,6 +300,8 @@ class CppOps(Ops):
             text = f"load<{kind}>({pointer} + {address}{tail})"
         elif step == -1:
             text = f"load_reversed<{kind}>({pointer} + {address}{tail})"
+        elif step == 2:
+            text = f"load_every_second<{kind}>({pointer} + {address}{tail})"
         elif step is not None:
             text = f"gather<{kind}>({pointer} + {address}, [](i64 lane) {{ return {step}*lane; }}, {lanes})"
         else:
