@@ -153,9 +153,13 @@ class Recorder(TorchDispatchMode):
         (its contents will have been written back), not the value the input was given."""
         if not isinstance(leaf, torch.Tensor):
             return leaf
+        node = self.node_of(leaf)
         entry = self.table.get(leaf)
-        if entry is None or entry.memory.placeholder is None or entry.memory.version == 0:
-            return self.node_of(leaf)
+        if entry.memory.literal and entry.memory.version == 0:
+            with self:
+                return self.node_of(leaf.clone())  # the caller may write into what it gets
+        if entry.memory.placeholder is None or entry.memory.version == 0:
+            return node
         node, tensor = entry.memory.placeholder, entry.memory.value
         for step in entry.chain:
             tensor = step(tensor)
@@ -369,6 +373,7 @@ class Recorder(TorchDispatchMode):
         if id(tensor) not in self.trusted:
             self.log.obstacles.append((node, "unknown-tensor", "a tensor that no recorded operator made"))
         memory = self.table.define(tensor, node).memory
+        memory.literal = literal
         if not literal:
             memory.protected = "a constant of the program"
         return node

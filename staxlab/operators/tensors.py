@@ -25,7 +25,8 @@ class Memory:
 
     ``value`` holds the contents once a write has replaced them, as a tensor with the geometry of the first tensor of
     this memory (``stride``). ``placeholder`` is the input's node if the memory belongs to the caller; ``protected``
-    says why nothing may be written into it.
+    says why nothing may be written into it. A ``literal`` is a tensor the program makes anew at every run, of which the
+    graph keeps one.
     """
 
     stride: tuple[int, ...]
@@ -33,6 +34,7 @@ class Memory:
     value: torch.Tensor | None = None
     placeholder: Node | None = None
     protected: str | None = None
+    literal: bool = False
     owner: weakref.ref | None = None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +15,8 @@ from staxlab.loops.lowering import basis, lower
 from staxlab.loops.semantics import evaluate
 from staxlab.operators.record import OperatorGraph, record
 from staxlab.options import GPU_SPECS, DeviceSpec, Options
+
+os.environ["STAXLAB_LOWER_DEBUG"] = "1"  # in use a failing rule is a visible fallback, here it is an error
 
 CPU = DeviceSpec(kind="cpu", name="cpu", instruction_set="avx2", vector_bytes=32, threads=2)
 GPU = GPU_SPECS["sm_90"]

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 
 from staxlab.loops.ir import ExternBuffer, Reduction
 from staxlab.loops.lowering import RULES, register_lowering
+from staxlab.loops.lowering.registry import LoweringRule
 
 from .lowered import CPU, check, lower, operators_of, program_of, run
 
@@ -394,6 +395,18 @@ def test_factories():
         lambda x: (torch.full_like(x, 2), torch.ones_like(x), x.new_full((2,), 4.5), x.new_zeros(2), x.new_ones(1)), x
     )
     native(lambda x: x * torch.tensor([1.0, 2.0, 3.0]) + torch.tensor(4), x)
+
+
+def test_a_rule_that_fails_is_a_visible_fallback(monkeypatch):
+    def broken(call, x):
+        raise ZeroDivisionError("oh")
+
+    monkeypatch.setitem(RULES, aten.erfc.default, LoweringRule(broken, "pointwise"))
+    with pytest.raises(ZeroDivisionError):
+        program_of(torch.erfc, torch.randn(3))
+    monkeypatch.delenv("STAXLAB_LOWER_DEBUG")
+    program = check(torch.erfc, torch.randn(3))
+    assert program.buffers[0].data.reason == "fallback" and any("oh" in d.reason for d in program.decisions)
 
 
 def test_a_rule_for_an_operator_of_ones_own():

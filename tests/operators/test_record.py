@@ -87,6 +87,14 @@ def test_literals_become_constants():
     assert torch.equal(operators.module(x), x * torch.tensor([1.0, 2.0]))
 
 
+def test_a_returned_literal_is_a_fresh_tensor_at_every_run():
+    operators = operators_of(lambda x: (torch.tensor([1.0, 2.0]), torch.tensor(3.0), x), torch.randn(2))
+    for _ in range(2):
+        vector, scalar, _ = operators.module(torch.randn(2))
+        assert vector.tolist() == [1.0, 2.0] and scalar.item() == 3.0
+        vector.zero_(), scalar.zero_()
+
+
 def test_outputs_keep_their_nesting():
     def f(x):
         return {"sum": x + 1, "rest": [x, None, 3, (x.t(),)], "pair": torch.max(x, 1)}

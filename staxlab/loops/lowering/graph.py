@@ -8,6 +8,7 @@ eager execution gives them. Nothing is computed and no memory is touched: rules 
 from __future__ import annotations
 
 import operator
+import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -132,19 +133,31 @@ class GraphLowering:
                 self._settle(node, result, rule)
                 return result
             except Decline as refusal:
-                del self.pending[mark[0] :], self.decisions[mark[1] :]
                 reason = str(refusal)
+            except LoweringError:
+                raise
+            except Exception as defect:  # a rule that fails is one operator's loss, not the region's
+                if os.environ.get("STAXLAB_LOWER_DEBUG"):
+                    raise
+                reason = f"its lowering rule failed: {defect!r}"
+            del self.pending[mark[0] :], self.decisions[mark[1] :]
         return self._extern(node, args, kwargs, reason if rule is not None else None)
 
     def _unsupported(self, node: Node) -> str | None:
         """Why no rule may be tried: dtypes, layouts or devices the loop IR does not describe."""
-        metas = [m for m in flatten([node.val, *(n.val for n in node.inputs)]) if isinstance(m, TensorMeta)]
+        metas = _metas([node.val, *(n.val for n in node.inputs)])
         for meta in metas:
             if meta.dtype not in NATIVE_DTYPES:
                 return f"dtype {meta.dtype}"
-        if len({m.device for m in metas if m.ndim}) > 1 or len({m.device.type for m in metas}) > 1:
+        # A 0-dim constant is a number in the code and lives nowhere.
+        placed = _metas([node.val, *(n.val for n in node.inputs if not self._is_number(n))])
+        if len({m.device for m in placed}) > 1:
             return "tensors on different devices"
         return None
+
+    def _is_number(self, node: Node) -> bool:
+        value = self.values.get(node)
+        return node.op == "get_attr" and isinstance(value, TensorValue) and not value.box.is_stored
 
     # -- making values ------------------------------------------------------------------------------------------------
 
@@ -214,7 +227,11 @@ class GraphLowering:
         return Cost.of(record(ComputedBuffer("value", layout, box.data), self.dtypes))
 
     def realize(self, box: Box, reason: str, decision: Decision | None = None) -> None:
-        """Give the value memory. Its strides are eager's where those are known, else row-major."""
+        """Give the value memory. Its strides are eager's where those are known, else row-major.
+
+        Eager execution orders the strides of an elementwise result by those of its operands, so that reading and
+        writing go through memory alike: the rule by which Section 6.4 freezes a flexible layout.
+        """
         if box.is_stored:
             return
         name = f"buf{len(self.buffers)}"
