@@ -78,6 +78,12 @@ def test_constants_keep_their_dtype_and_value():
         torch.testing.assert_close(got, torch.full((3,), value, dtype=dtype), equal_nan=True, rtol=0, atol=0)
 
 
+@pytest.mark.parametrize(("value", "dtype", "wrapped"), [(-1, torch.uint8, 255), (300, torch.int8, 44)])
+def test_constants_out_of_range_wrap(value, dtype, wrapped):
+    p = program({}, (3,), lambda ops, i: ops.constant(value, dtype), dtype)
+    assert interpret_program(p, {}).tolist() == [wrapped] * 3
+
+
 def test_index_values():
     p = program({}, (4, 5), lambda ops, i: ops.index_value(10 * i[0] - 3 * i[1] + 7, torch.int64), torch.int64)
     rows, columns = torch.arange(4)[:, None], torch.arange(5)

@@ -302,7 +302,8 @@ def constant_text(value: bool | int | float, dtype: torch.dtype) -> str:
     if dtype == torch.bool:
         return str(bool(value))
     if not dtype.is_floating_point:
-        return str(int(value))
+        info = torch.iinfo(dtype)  # a literal out of range wraps, as PyTorch's conversion does
+        return str((int(value) - info.min) % (info.max - info.min + 1) + info.min)
     number = float(value)
     if number != number:
         return 'float("nan")'
