@@ -173,7 +173,8 @@ def test_conversions(source, instruction_set):
     """Every dtype to every dtype, as ``tensor.to`` does it, wherever the value fits (PyTorch's own conversions of
     numbers that do not fit differ between its vectorised and its plain loop)."""
     x = values(source) if source not in (torch.bfloat16, torch.float16) else values(torch.float32).to(source)
-    for target in STORED:
+    # Every target for the widest instruction set; for the others, those that take another path.
+    for target in STORED if instruction_set == RUNNABLE[0] else (torch.float32, torch.int64, torch.uint8, *STORED[-3:]):
         usable = x
         if source.is_floating_point and not target.is_floating_point and target != torch.bool:
             limits = torch.iinfo(target)

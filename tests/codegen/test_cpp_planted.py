@@ -19,7 +19,7 @@ from staxlab.options import Options, host_device_spec
 from staxlab.provenance import Line
 from staxlab.runtime import artifact, build
 from staxlab.schedule.dependencies import schedule
-from tests.codegen.cpp_support import RUNNABLE, assert_same, expected, pointwise, reduction
+from tests.codegen.cpp_support import RUNNABLE, assert_same, expected, pointwise, poisoned, reduction
 
 F32, I64 = torch.float32, torch.int64
 needs_vectors = pytest.mark.skipif(RUNNABLE[0] != "avx512", reason="the texts below are those of 16 lanes")
@@ -125,9 +125,8 @@ def test_a_planted_fault_is_found(name):
     def result(lines):
         kernels = KernelSet((dataclasses.replace(kernel, lines=lines),))
         launchers = build.build(kernels, Options(), device)
-        loaded = artifact.load(generate_wrapper(scheduled, kernels, Options()), launchers)
-        out = loaded.call(list(inputs.values()))[0]
-        return out
+        loaded = poisoned(artifact.load(generate_wrapper(scheduled, kernels, Options()), launchers))
+        return loaded.call(list(inputs.values()))[0]
 
     assert_same(result(kernel.lines), wanted, **tolerance)
     damaged = tuple(Line(line.text.replace(right, wrong), line.origins) for line in kernel.lines)

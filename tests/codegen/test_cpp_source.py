@@ -274,3 +274,19 @@ def _sanitized_sample():
         return ops.masked(ops.lt(position, ops.constant(40, torch.int64)), lambda ops: ops.load("x", i[0]), 0.0)
 
     yield pointwise({"x": torch.zeros(40)}, (61,), F32, padded), {"x": 160, "out": 244}
+
+
+@pytest.mark.skipif(RUNNABLE[0] not in ("avx512", "avx2"), reason="streaming stores are Intel instructions here")
+def test_streaming_stores_write_the_same(monkeypatch):
+    """They are not chosen while outputs are fresh memory; what they would write is right nevertheless."""
+    from staxlab.codegen.cpp import plan
+
+    ordinary = plan._choose_stores
+    monkeypatch.setattr(plan, "_choose_stores", lambda node: (True, ordinary(node)[1]))
+    for n in (64, 77, 100_000):
+        x = torch.randn(n)
+        for dtype in (F32, torch.float64, torch.bfloat16):
+            program = pointwise({"x": x}, (n,), dtype, lambda ops, i, d=dtype: ops.to_dtype(ops.load("x", i[0]), d))
+            artifact, kernels, _ = compile_program(program)
+            assert "stream(" in kernels[0].source or n == 77
+            assert_same(artifact.call([x])[0], x.to(dtype))

@@ -192,9 +192,11 @@ def plan(node: ScheduleNode, device: DeviceSpec, options: Options, bytes_read: i
     decisions.append(decision)
     prefetch, decision = _choose_prefetch(node, vector, bytes_read)
     decisions.append(decision)
+    streamed, decision = _choose_stores(node)
+    decisions.append(decision)
     return LoopPlan(
         form, tuple(outer), tuple(inner), vector, innermost, lanes, parallel, along, accumulators, chunks, chunk,
-        strips, tile, 0 if tile else prefetch, decisions=tuple(decisions),
+        strips, tile, 0 if tile else prefetch, streamed, decisions=tuple(decisions),
     )  # fmt: skip
 
 
@@ -206,6 +208,15 @@ def _choose_prefetch(node: ScheduleNode, vector: Symbol | None, bytes_read: int)
         return 0, Decision("prefetch", node.name, 0, "what is read fits the cache", inputs=inputs)
     reason = "long streams from memory: cache lines are asked for one page ahead"
     return PREFETCH_BYTES, Decision("prefetch", node.name, PREFETCH_BYTES, reason, (0, PREFETCH_BYTES), inputs)
+
+
+def _choose_stores(node: ScheduleNode) -> tuple[bool, Decision]:
+    """Stores that bypass the caches save reading each line before it is overwritten, and pay for existing memory that
+    is larger than the caches. But every call's outputs are new: the system zeroes their pages just before the kernel
+    writes them, and a line that is in the cache anyway is better overwritten there. (Measured on a fresh output of
+    64 MiB: 37 ms with ordinary stores, 53 ms streaming; on an existing one 15 and 12.)"""
+    reason = "outputs are freshly allocated: their pages are in the cache from being zeroed"
+    return False, Decision("streaming-stores", node.name, False, reason, (False, True))
 
 
 def _position_dtype(node: ScheduleNode) -> torch.dtype:

@@ -332,7 +332,7 @@ class CppOps(Ops):
         lanes = self.lanes_text or "all_lanes"
         tail = "" if lanes == "all_lanes" else f", {lanes}"
         step = self._step(index)
-        if step == 1 and streamed and not tail:
+        if step == 1 and streamed and not tail and self._aligned(index):
             writer.emit(f"stream({target}, {text});", self.origins)
         elif step == 1:
             writer.emit(f"store_vector({target}, {text}{tail});", self.origins)
@@ -341,6 +341,12 @@ class CppOps(Ops):
         else:
             lane = self._lane_text(index)
             writer.emit(f"scatter({pointer}, [=](i64 lane) {{ return {lane}; }}, {text}, {lanes});", self.origins)
+
+    def _aligned(self, index: Expr) -> bool:
+        """Whether every vector along a subscript starts at a multiple of the lanes."""
+        symbols = tuple(s for s in index.symbols if s != self.scope.vector)
+        parts = (index - Expr.of(self.scope.vector)).affine(symbols)
+        return parts is not None and all(part % self.scope.lanes == 0 for part in (*parts[0], parts[1]))
 
     def store_positions(self, buffer: str, index: Expr, text: str) -> None:
         """Write a vector of positions, which may be narrower than the int64 in memory."""
