@@ -191,6 +191,16 @@ class _Value:
     dtype: torch.dtype
 
 
+def _number(value: Any, dtype: torch.dtype) -> bool | int | float:
+    """A number as a constant of ``dtype``; an integer that does not fit wraps around, as eager execution has it."""
+    if dtype == torch.bool:
+        return bool(value)
+    if dtype.is_floating_point:
+        return float(value)
+    limits = torch.iinfo(dtype)
+    return (int(value) - limits.min) % (1 << limits.bits) + limits.min
+
+
 class _Recorder(Ops):
     """The recording interpretation. Equal statements are merged unless a masked block separates them."""
 
@@ -241,7 +251,7 @@ class _Recorder(Ops):
 
     def constant(self, value: Any, dtype: torch.dtype) -> _Value:
         dtype = compute_dtype(dtype)
-        value = bool(value) if dtype == torch.bool else float(value) if dtype.is_floating_point else int(value)
+        value = _number(value, dtype)
         return self._emit("constant", (value,), dtype, key=(type(value), repr(value)))
 
     def index_value(self, expression: Expr, dtype: torch.dtype) -> _Value:
@@ -258,6 +268,7 @@ class _Recorder(Ops):
         result = body(self)
         statements = tuple(self.scopes.pop())
         self.known.pop()
+        other = _number(other, result.dtype)
         return self._emit("masked", (condition.id, Block(statements, result.id), other), result.dtype, key=object())
 
     def indirect(self, value: _Value, size: Expr, *, check: bool = True) -> Expr:

@@ -113,6 +113,28 @@ def test_integer_arithmetic_wraps_and_divides_as_python(dtype):
     native(lambda x: (x + 0.5, x / 2, x.sqrt(), x > 1.5, x == 7), x)
 
 
+def test_numbers_beyond_an_integer_dtype_wrap_as_in_eager_mode():
+    byte, signed = torch.tensor([0, 1, 200, 255], dtype=torch.uint8), torch.tensor([-128, -1, 0, 127], dtype=torch.int8)
+    native(lambda x: (x + 300, x * -1, x > -1, x == 300, x < 300, -1 - x, x & -2, x.clamp(min=-1)), byte)
+    native(lambda x: (x // 300, x % 300, x % -3, x // -1, torch.full_like(x, -1), x.masked_fill(x > 3, -1)), byte)
+    native(lambda x: (x + 200, x > 200, x // 255, x % 255), signed)
+    native(lambda x: (x * 2**33, x > 2**40, x == 2**32 - 1), INTEGERS[torch.int32])
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_functions_that_jump_see_rounded_values(dtype):
+    x, y = torch.randn(4, 32).to(dtype), torch.randn(32).to(dtype)
+    exact = {"rtol": 0, "atol": 0}
+    native(lambda x, y: ((x * y) == (x * y).amax(1, keepdim=True)).any(1), x, y, **exact)
+    native(lambda x, y: ((x * y) > 0.1, (x * y).argmax(1), (x * y).to(torch.int64), (x * y).floor()), x, y, **exact)
+    native(lambda x, y: ((x * y).sign(), (x * y).bool(), torch.isinf(x * y), (x * y) % 1), x, y, **exact)
+    large, small = torch.tensor([300.0]).to(dtype), torch.tensor([1e-4]).to(dtype)
+    native(
+        lambda x, y: (torch.isinf(x * x), torch.isfinite(x * x), (y * y).bool(), ~(y * y > 0)), large, small, **exact
+    )
+    native(lambda x: (x == 0.1, x >= 0.1, x != 0.3), torch.tensor([0.1, 0.3, 0.5]).to(dtype), **exact)
+
+
 @pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.uint8])
 def test_shifts_by_any_amount(dtype):
     amounts = torch.tensor([0, 1, 3, 7, 8, 31, 32, 63], dtype=dtype)

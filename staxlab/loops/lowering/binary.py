@@ -58,7 +58,7 @@ def lower_div_mode(call: Call, x: Operand, y: Operand, *, rounding_mode: str | N
         return lower_div(call, x, y)
     if call.meta.dtype.is_floating_point:
         function = floor_quotient if rounding_mode == "floor" else lambda ops, a, b: ops.trunc(ops.truediv(a, b))
-        return call.pointwise(function, x, y)
+        return call.pointwise(function, *call.rounded(x, y))
     return _integer_division(call, x, y, "floordiv" if rounding_mode == "floor" else "truncdiv")
 
 
@@ -72,8 +72,11 @@ def _integer_division(call: Call, x: Operand, y: Operand, operation: str) -> Ten
     if isinstance(y, TensorValue):
         raise Decline("an integer divided by a tensor may be a division by zero, which must raise")
 
+    limits = torch.iinfo(call.meta.dtype)
+    minus_one = limits.min < 0 and (y + 1) % (1 << limits.bits) == 0
+
     def function(ops, a, b):
-        if y == -1:  # the smallest integer has no negative: it wraps, where a division instruction would trap
+        if minus_one:  # the smallest integer has no negative: it wraps, where a division instruction would trap
             return ops.neg(a) if "div" in operation else ops.sub(a, a)
         return ops.apply(operation, a, b)
 
@@ -99,7 +102,7 @@ def floor_quotient(ops, a, b):
 
 def _remainder(call: Call, x: Operand, y: Operand, operation: str) -> TensorValue:
     if call.meta.dtype.is_floating_point:
-        return call.pointwise(lambda ops, a, b: ops.apply(operation, a, b), x, y)
+        return call.pointwise(lambda ops, a, b: ops.apply(operation, a, b), *call.rounded(x, y))
     return _integer_division(call, x, y, operation)
 
 
@@ -239,7 +242,7 @@ def lower_heaviside(call: Call, x: TensorValue, values: TensorValue) -> TensorVa
 
     if dtype == torch.bool:
         return call.pointwise(lambda ops, a, b: ops.logical_or(a, b), x, values)
-    return call.pointwise(function, x, values)
+    return call.pointwise(function, *call.rounded(x, values))
 
 
 # -- comparisons ------------------------------------------------------------------------------------------------------
@@ -260,18 +263,20 @@ def compare(ops, operation: str, a, b):
     }[operation]()
 
 
+def _comparison(call: Call, x: Operand, y: Operand, operation: str) -> TensorValue:
+    return call.pointwise(lambda ops, a, b: compare(ops, operation, a, b), *call.rounded(x, y))
+
+
 for _name in ("eq", "ne", "lt", "le", "gt", "ge"):
-    lowering(f"{_name}.Tensor {_name}.Scalar")(
-        lambda call, x, y, operation=_name: call.pointwise(lambda ops, a, b: compare(ops, operation, a, b), x, y)
-    )
+    lowering(f"{_name}.Tensor {_name}.Scalar")(lambda call, x, y, operation=_name: _comparison(call, x, y, operation))
 
 
 # -- logic and bits ---------------------------------------------------------------------------------------------------
 
 
 def _logical(call: Call, x: TensorValue, y: TensorValue, operation: str) -> TensorValue:
-    left = call.pointwise(truth, x, dtype=torch.bool, shape=x.shape)
-    right = call.pointwise(truth, y, dtype=torch.bool, shape=y.shape)
+    left = call.pointwise(truth, *call.rounded(x), dtype=torch.bool, shape=x.shape)
+    right = call.pointwise(truth, *call.rounded(y), dtype=torch.bool, shape=y.shape)
     return call.pointwise(lambda ops, a, b: ops.apply(operation, a, b), left, right)
 
 

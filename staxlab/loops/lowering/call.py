@@ -21,7 +21,7 @@ from ..expressions import ZERO, Expr
 from ..ir import Index, Pointwise, Reduction
 from ..layout import IndexMap, broadcast, numel
 from ..ops import Ops, compute_dtype
-from .values import Box, Number, TensorValue, convert, promote, result_type
+from .values import HALF, Box, Number, TensorValue, convert, promote, result_type
 
 if TYPE_CHECKING:
     from .graph import GraphLowering
@@ -109,6 +109,30 @@ class Call:
         if compute_dtype(source) == compute_dtype(dtype):
             return seen.load
         return lambda ops, index: promote(ops, seen.load(ops, index), source, dtype)
+
+    def rounded(self, *operands: TensorValue | Number) -> list[TensorValue | Number]:
+        """The operands as eager execution sees them, rounded to half precision where that is their dtype.
+
+        Arithmetic on half precision stays in float32 until a value is stored (Section 6.2). Functions that jump cannot
+        be given what eager execution would have rounded away: ``y == y.amax()`` must find its maximum, 2.9999 must
+        truncate to 3 where it is 3 in bfloat16. They ask for their operands through this method.
+        """
+        common = result_type(*operands)
+        result: list[TensorValue | Number] = []
+        for operand in operands:
+            if not isinstance(operand, TensorValue):
+                half = common in HALF and not isinstance(operand, bool)
+                operand = torch.tensor(operand, dtype=common).item() if half else operand
+            elif operand.dtype in HALF and not operand.box.is_stored:
+                operand = self._rounding(operand)
+            result.append(operand)
+        return result
+
+    def _rounding(self, operand: TensorValue) -> TensorValue:
+        def compute(ops: Ops, index: Index) -> Any:
+            return ops.tagged(self.origins).to_dtype(operand.load(ops, index), operand.dtype)
+
+        return self.computed(compute, operand.shape, operand.dtype, (operand,))
 
     def _origins(self, operands: Sequence[Any]) -> Origins:
         parts = [self.origins]

@@ -104,6 +104,7 @@ def position_of_extreme(call: Call, kind: str, x: TensorValue, dims: Sequence[in
         x = call.pointwise(
             lambda ops, a: ops.to_dtype(a, torch.uint8), x, operand_dtype=torch.bool, dtype=torch.uint8, shape=x.shape
         )
+    (x,) = call.rounded(x)
     return call.reduction(kind, x, dims, keepdim=keepdim, dtype=torch.int64)
 
 
@@ -138,6 +139,7 @@ def lower_max_dim(call: Call, x: TensorValue, dim: int, keepdim: bool = False) -
 
 
 def _any_or_all(call: Call, kind: str, x: TensorValue, dims: Sequence[int], keepdim: bool) -> TensorValue:
+    (x,) = call.rounded(x)
     result = call.reduction(kind, x, dims, keepdim=keepdim, dtype=torch.bool, function=truth)
     if call.meta.dtype == torch.bool:
         return result
@@ -156,6 +158,7 @@ def lower_all(call: Call, x: TensorValue, dims=None, keepdim: bool = False) -> T
 
 @lowering("count_nonzero count_nonzero.dim_IntList", kind="reduction")
 def lower_count_nonzero(call: Call, x: TensorValue, dims=None) -> TensorValue:
+    (x,) = call.rounded(x)
     return call.reduction(
         "sum", x, all_dimensions(x, dims), function=lambda ops, a: ops.to_dtype(truth(ops, a), torch.int64)
     )

@@ -51,6 +51,8 @@ def cast(call: Call, x: TensorValue, dtype: torch.dtype) -> TensorValue:
     def function(ops, a):
         return a if dtype == x.dtype else ops.to_dtype(a, dtype)
 
+    if not dtype.is_floating_point:
+        (x,) = call.rounded(x)
     return call.pointwise(function, x, operand_dtype=x.dtype, dtype=dtype, shape=x.shape)
 
 
@@ -67,7 +69,7 @@ def lower_abs(call: Call, x: TensorValue) -> TensorValue:
 
 @lowering("sign sgn")
 def lower_sign(call: Call, x: TensorValue) -> TensorValue:
-    return call.pointwise(lambda ops, a: a if x.dtype == torch.bool else ops.sign(a), x)
+    return call.pointwise(lambda ops, a: a if x.dtype == torch.bool else ops.sign(a), *call.rounded(x))
 
 
 @lowering("relu")
@@ -77,7 +79,7 @@ def lower_relu(call: Call, x: TensorValue) -> TensorValue:
 
 def _rounding(call: Call, x: TensorValue, operation: str) -> TensorValue:
     """Floor and its like do nothing to integers."""
-    return call.pointwise(lambda ops, a: ops.apply(operation, a) if x.dtype.is_floating_point else a, x)
+    return call.pointwise(lambda ops, a: ops.apply(operation, a) if x.dtype.is_floating_point else a, *call.rounded(x))
 
 
 for _name in ("floor", "ceil", "trunc", "round"):
@@ -96,12 +98,12 @@ def lower_round_decimals(call: Call, x: TensorValue, *, decimals: int = 0) -> Te
 
     if decimals == 0 or not x.dtype.is_floating_point:
         return _rounding(call, x, "round")
-    return call.pointwise(function, x)
+    return call.pointwise(function, *call.rounded(x))
 
 
 @lowering("frac")
 def lower_frac(call: Call, x: TensorValue) -> TensorValue:
-    return call.pointwise(lambda ops, a: ops.sub(a, ops.trunc(a)), x)
+    return call.pointwise(lambda ops, a: ops.sub(a, ops.trunc(a)), *call.rounded(x))
 
 
 @lowering("square")
@@ -181,7 +183,7 @@ def lower_nan_to_num(call: Call, x: TensorValue, nan=None, posinf=None, neginf=N
         finite = ops.where(ops.eq(a, infinity), above, ops.where(ops.eq(a, ops.neg(infinity)), below, a))
         return ops.where(ops.isnan(a), when_nan, finite)
 
-    return call.pointwise(function, x)
+    return call.pointwise(function, *call.rounded(x))
 
 
 # -- predicates -------------------------------------------------------------------------------------------------------
@@ -195,7 +197,7 @@ def truth(ops, value):
 
 @lowering("logical_not")
 def lower_logical_not(call: Call, x: TensorValue) -> TensorValue:
-    return call.pointwise(lambda ops, a: ops.logical_not(truth(ops, a)), x)
+    return call.pointwise(lambda ops, a: ops.logical_not(truth(ops, a)), *call.rounded(x))
 
 
 @lowering("bitwise_not")
@@ -208,7 +210,7 @@ def _predicate(call: Call, x: TensorValue, function) -> TensorValue:
     """A predicate on floating-point values that no integer satisfies."""
     if not x.dtype.is_floating_point:
         return call.full(False, call.meta.shape, torch.bool)
-    return call.pointwise(function, x)
+    return call.pointwise(function, *call.rounded(x))
 
 
 def _equals(value: float):
@@ -225,6 +227,7 @@ lowering("isneginf")(lambda call, x: _predicate(call, x, _equals(-math.inf)))
 def lower_isfinite(call: Call, x: TensorValue) -> TensorValue:
     if not x.dtype.is_floating_point:
         return call.full(True, call.meta.shape, torch.bool)
+    (x,) = call.rounded(x)
     return call.pointwise(lambda ops, a: ops.logical_not(ops.logical_or(ops.isnan(a), ops.isinf(a))), x)
 
 

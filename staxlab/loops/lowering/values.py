@@ -17,6 +17,8 @@ from ..ir import Index, Layout, Pointwise, Reduction
 from ..layout import IndexMap
 from ..ops import Ops, compute_dtype
 
+HALF = frozenset({torch.float16, torch.bfloat16})
+
 
 class Box:
     """The home of a value: ``data`` says how an element is computed, ``name`` and ``layout`` where it is stored.
@@ -123,7 +125,7 @@ def convert(ops: Ops, value: Any, dtype: torch.dtype) -> Any:
 def promote(ops: Ops, value: Any, source: torch.dtype, dtype: torch.dtype) -> Any:
     """Convert a loaded element of stored dtype ``source`` as type promotion to ``dtype`` does: an integer that
     meets half precision is rounded to it, as in eager execution; half precision itself stays float32."""
-    if dtype in (torch.float16, torch.bfloat16) and source in (torch.int16, torch.int32, torch.int64):
+    if dtype in HALF and source in (torch.int16, torch.int32, torch.int64):
         return ops.to_dtype(value, dtype)
     return convert(ops, value, dtype)
 
