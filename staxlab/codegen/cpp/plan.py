@@ -142,10 +142,6 @@ def _operation_cost(statement: Statement, lanes: int) -> float:
     return 1.0
 
 
-def _product(values: object) -> int:
-    return math.prod(values)  # type: ignore[arg-type]
-
-
 def plan(node: ScheduleNode, device: DeviceSpec, options: Options, bytes_read: int = 0) -> LoopPlan:
     """Decide the loops of a computed node that has at least one point and one element to reduce. ``bytes_read`` is the
     traffic the schedule predicts for it."""
