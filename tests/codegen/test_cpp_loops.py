@@ -386,3 +386,13 @@ def test_parallel_loops_around_values_of_outer_loops():
     compiled, kernels, _ = compile_program(program, threads=4)
     assert kernels[0].launch["parallel"] == 2
     assert_same(compiled.call([x, row])[0], x * row.exp()[:, None], rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.int64])
+def test_positions_of_extremes_of_wide_elements(dtype):
+    """Comparisons of doubles and masks of 64-bit lanes are vectors of two types of equal width."""
+    import staxlab
+
+    x = torch.randint(-50, 50, (7, 100)).to(dtype)
+    result = staxlab.compile(lambda x: (x.max(1).indices, x.min(0).indices, x.argmax()))(x)
+    torch.testing.assert_close(result, (x.max(1).indices, x.min(0).indices, x.argmax()))

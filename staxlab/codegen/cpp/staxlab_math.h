@@ -211,7 +211,8 @@ template <bool largest, class V> STAX_INLINE mask_of<V> better(V a, V b) {  // a
     mask_of<V> wins;
     if constexpr (largest) wins = a > b;
     else wins = a < b;
-    if constexpr (is_float<element_of<V>>) wins = (wins | is_nan(a)) & (b == b);
+    // A comparison of doubles has lanes of `long`, a mask lanes of `long long`: the same bits under two names.
+    if constexpr (is_float<element_of<V>>) wins = (wins | (mask_of<V>)(a != a)) & (mask_of<V>)(b == b);
     return wins;
 }
 template <class V, class I> struct Best {
