@@ -30,6 +30,14 @@ def is_random(func: Any) -> bool:
     return torch.Tag.nondeterministic_seeded in func.tags
 
 
+# Operators whose rule in PyTorch's table is one primitive of another dialect. It would be refused, after its first use
+# had imported half of torch.compile.
+_WITHOUT_PARTS = frozenset(
+    "digamma erfinv frexp gcd i0 igamma igammac lcm special_bessel_j0 special_bessel_j1 special_erfcx special_i0e "
+    "special_i1 special_i1e special_ndtri special_spherical_bessel_j0 special_zeta".split()
+)
+
+
 def is_faithful(func: Any, args: tuple) -> bool:
     """Whether the table's rule for ``func`` computes what the operator does. Interpolating between integers, the rules
     round elsewhere than the operators, which shows in one value of a hundred."""
@@ -52,7 +60,7 @@ def decomposition_of(func: Any) -> Callable[..., Any] | None:
     """
     from torch._decomp import decomposition_table
 
-    if func._schema.is_mutable:
+    if func._schema.is_mutable or func._opname in _WITHOUT_PARTS:
         return None
     if func in DECOMPOSITIONS:
         return DECOMPOSITIONS[func]

@@ -165,6 +165,7 @@ def test_recording_imports_neither_torchs_compiler_nor_sympy():
         "import sys, torch, torch.nn.functional as F\n"
         "from tests.loops.lowered import program_of\n"
         "program_of(lambda x: F.layer_norm(F.mse_loss(x, x + 1) + F.gelu(x), (8,)).sum(-1), torch.randn(4, 8))\n"
+        "program_of(lambda x: torch.digamma(x) + torch.erfinv(x) + F.dropout(x) + x.std(), torch.rand(4, 8))\n"
         "print([m for m in ('torch._dynamo', 'torch._inductor', 'sympy') if m in sys.modules])\n"
     )
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
