@@ -76,4 +76,4 @@ class RecompileWarning(UserWarning):
 
 
 class SideEffectWarning(UserWarning):
-    """A side effect on the Python side (printing, appending to a list) happened while tracing and will not happen again."""
+    """A side effect on the Python side (printing, appending to a list) happened while tracing and will not recur."""

@@ -17,7 +17,7 @@ from ..provenance import NO_ORIGINS, Line, Origins, source_of
 
 @dataclass(frozen=True)
 class KernelArgument:
-    """A pointer argument: ``name`` in the source, the ``buffer`` it points to, ``role`` "input", "output" or "inout"."""
+    """A pointer argument: ``name`` in the source, the ``buffer`` it points to, a ``role`` (input, output, inout)."""
 
     name: str
     buffer: str

@@ -35,7 +35,9 @@ def test_exercise_12_two_accesses_that_do_not_merge():
     # 128*i0 + 16*i1 + i2 merges everywhere; i0 + 4*i1 + 32*i2 merges nowhere in this order.
     program = pointwise(
         {"x": contiguous(512), "y": contiguous(512)}, (4, 8, 16),
-        lambda ops, i: ops.add(ops.load("x", 128 * i[0] + 16 * i[1] + i[2]), ops.load("y", i[0] + 4 * i[1] + 32 * i[2])),
+        lambda ops, i: ops.add(
+            ops.load("x", 128 * i[0] + 16 * i[1] + i[2]), ops.load("y", i[0] + 4 * i[1] + 32 * i[2])
+        ),
     )  # fmt: skip
     assert normal_form(program).ranges == (4, 8, 16)
 

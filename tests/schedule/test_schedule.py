@@ -7,8 +7,16 @@ import torch
 
 from staxlab.errors import ScheduleError
 from staxlab.loops.ir import (
-    BufferArgument, ComputedBuffer, Extern, ExternBuffer, InputBuffer, LoopProgram, OutputReference, Pointwise, Reduction,
-)  # fmt: skip
+    BufferArgument,
+    ComputedBuffer,
+    Extern,
+    ExternBuffer,
+    InputBuffer,
+    LoopProgram,
+    OutputReference,
+    Pointwise,
+    Reduction,
+)
 from staxlab.options import Options, host_device_spec
 from staxlab.schedule.dependencies import schedule
 from tests.loops.programs import FLOAT, contiguous, example_1_1
