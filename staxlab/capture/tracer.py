@@ -133,6 +133,11 @@ class Tracer(TorchFunctionMode):
         recording.tracer = self
         undo, samples = True, self.samples
         try:
+            if self.environment.iterators:
+                raise CaptureError(
+                    f"the function reads from the iterator {self.environment.iterators[0]}, which moves at each call",
+                    remedy="take the next item outside and pass it as an argument",
+                )
             expressions = self._make_placeholders(leaves)
             result = self._call()
             self._check_after(random_state, python_state)

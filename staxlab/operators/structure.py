@@ -20,22 +20,24 @@ def flatten(structure: Any) -> list[Any]:
     [1, 2, 3, 4, None, None]
     """
     leaves: list[Any] = []
-
-    def visit(value: Any) -> None:
-        if isinstance(value, (tuple, list)) and not isinstance(value, torch.Size):
-            for part in value:
-                visit(part)
-        elif isinstance(value, dict):
-            for part in value.values():
-                visit(part)
-        elif isinstance(value, slice):
-            for part in (value.start, value.stop, value.step):
-                visit(part)
-        else:
-            leaves.append(value)
-
-    visit(structure)
+    _collect(structure, leaves)
     return leaves
+
+
+# The recursions are functions of the module and not closures: a closure that calls itself is a reference cycle, which
+# would keep the leaves, tensors among them, alive until the next garbage collection.
+def _collect(value: Any, leaves: list[Any]) -> None:
+    if isinstance(value, (tuple, list)) and not isinstance(value, torch.Size):
+        for part in value:
+            _collect(part, leaves)
+    elif isinstance(value, dict):
+        for part in value.values():
+            _collect(part, leaves)
+    elif isinstance(value, slice):
+        for part in (value.start, value.stop, value.step):
+            _collect(part, leaves)
+    else:
+        leaves.append(value)
 
 
 def rebuild(structure: Any, leaves: Iterable[Any]) -> Any:
@@ -45,24 +47,26 @@ def rebuild(structure: Any, leaves: Iterable[Any]) -> Any:
     ('x', ['y', {'a': 'z'}])
     """
     remaining: Iterator[Any] = iter(leaves)
-    end = object()
-
-    def visit(value: Any) -> Any:
-        if isinstance(value, (tuple, list)) and not isinstance(value, torch.Size):
-            parts = [visit(part) for part in value]
-            if type(value) in (tuple, list):
-                return type(value)(parts)
-            return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
-        if isinstance(value, dict):
-            return type(value)((key, visit(part)) for key, part in value.items())
-        if isinstance(value, slice):
-            return slice(visit(value.start), visit(value.stop), visit(value.step))
-        leaf = next(remaining, end)
-        if leaf is end:
-            raise ValueError("fewer leaves than the structure has places")
-        return leaf
-
-    result = visit(structure)
-    if next(remaining, end) is not end:
+    result = _restore(structure, remaining)
+    if next(remaining, _END) is not _END:
         raise ValueError("more leaves than the structure has places")
     return result
+
+
+_END = object()
+
+
+def _restore(value: Any, remaining: Iterator[Any]) -> Any:
+    if isinstance(value, (tuple, list)) and not isinstance(value, torch.Size):
+        parts = [_restore(part, remaining) for part in value]
+        if type(value) in (tuple, list):
+            return type(value)(parts)
+        return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
+    if isinstance(value, dict):
+        return type(value)((key, _restore(part, remaining)) for key, part in value.items())
+    if isinstance(value, slice):
+        return slice(*(_restore(part, remaining) for part in (value.start, value.stop, value.step)))
+    leaf = next(remaining, _END)
+    if leaf is _END:
+        raise ValueError("fewer leaves than the structure has places")
+    return leaf

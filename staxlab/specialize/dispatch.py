@@ -27,6 +27,7 @@ import operator
 import os
 import sys
 import threading
+import types
 import warnings
 import weakref
 from collections.abc import Callable
@@ -248,12 +249,28 @@ class Dispatcher:
 
     def __init__(self, fn: Any, compile_region: CompileRegion, options: Options | None = None):
         self.fn = self.__wrapped__ = fn
-        self.compile_region = compile_region
-        self.options = options or Options()
-        self.parameters = Parameters.of(fn)
-        self.name = getattr(fn, "__name__", None) or type(fn).__name__
+        for attribute in ("__name__", "__qualname__", "__doc__", "__module__"):
+            if hasattr(fn, attribute):
+                setattr(self, attribute, getattr(fn, attribute))
+        self._compile_region = compile_region
+        self._options = options or Options()
+        self._call_parameters = Parameters.of(fn)
+        self._name = getattr(fn, "__name__", None) or type(fn).__name__
         self._lock = threading.RLock()
         self.reset()
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        """As a class attribute it is a method: ``self`` is passed on, known by identity, and its tensors are lifted."""
+        return self if instance is None else types.MethodType(self, instance)
+
+    def __getattr__(self, name: str) -> Any:
+        """Anything else is the function's own: ``compiled.parameters()``, ``compiled.eval()``."""
+        if name.startswith("__") or "fn" not in self.__dict__:
+            raise AttributeError(name)
+        return getattr(self.fn, name)
+
+    def __repr__(self) -> str:
+        return f"<compiled {self._name}: {len(self._versions)} versions>"
 
     def reset(self) -> None:
         """Forget all versions and counts."""
@@ -295,7 +312,7 @@ class Dispatcher:
         if must_run_eagerly():
             return self.fn(*args, **kwargs)
         if kwargs:
-            args, kwargs = self.parameters.canonical(len(args), tuple(kwargs))(args, kwargs)
+            args, kwargs = self._call_parameters.canonical(len(args), tuple(kwargs))(args, kwargs)
         version, flat = self._find(args, kwargs)
         if version is None:
             self._eager += 1
@@ -309,10 +326,10 @@ class Dispatcher:
         Raises GuardError where a call would run eagerly: inside another capture, or beyond the limits of versions.
         """
         if kwargs:
-            args, kwargs = self.parameters.canonical(len(args), tuple(kwargs))(args, kwargs)
+            args, kwargs = self._call_parameters.canonical(len(args), tuple(kwargs))(args, kwargs)
         version = None if must_run_eagerly() else self._find(args, kwargs)[0]
         if version is None:
-            raise GuardError(f"no version of {self.name!r} can be made for this call: it would run eagerly")
+            raise GuardError(f"no version of {self._name!r} can be made for this call: it would run eagerly")
         return version
 
     def _find(self, args: tuple, kwargs: dict) -> tuple[Version | None, list[torch.Tensor]]:
@@ -365,11 +382,11 @@ class Dispatcher:
         roots: Any = ()
         for sig in arg_part:
             if sig[0] not in _PLAIN_TAGS:
-                roots = _object_roots(args, kwargs, arg_part, kwarg_part, self.parameters)
+                roots = _object_roots(args, kwargs, arg_part, kwarg_part, self._call_parameters)
                 break
         else:
             if kwarg_part:
-                roots = _object_roots(args, kwargs, arg_part, kwarg_part, self.parameters)
+                roots = _object_roots(args, kwargs, arg_part, kwarg_part, self._call_parameters)
         tokens = tuple([token for _, token, _ in roots])
         state = self._states.get(tokens)
         if state is not None and (state.is_empty or state.is_same()):
@@ -401,7 +418,7 @@ class Dispatcher:
         arg_part, kwarg_part, tensor_part, scalar_part, object_part, overlap, ambient = lookup
         environment = state.environment
         names = KeyNames(
-            tuple(self.parameters.name(index) for index in range(len(arg_part))),
+            tuple(self._call_parameters.name(index) for index in range(len(arg_part))),
             tuple(place.path for place in environment.tensors),
             tuple(place.path for place in environment.scalars),
             tuple(place.path for place in (*environment.structure, *environment.extents)),
@@ -411,7 +428,7 @@ class Dispatcher:
         return Key(sigma, (), gates, ambient, names)
 
     def _compile(self, args: tuple, kwargs: dict, lookup: tuple, state: FreeState) -> Version | None:
-        options = self.options
+        options = self._options
         if len(self._versions) >= options.max_versions or self._compiled >= options.max_compilations:
             self._explain(args, kwargs, lookup, state, record=False)
             self._warn_limit()
@@ -419,7 +436,7 @@ class Dispatcher:
         if self._versions:
             self._explain(args, kwargs, lookup, state, record=True)
         self._compiled += 1
-        region = self.compile_region(self.fn, args, kwargs, self._key(lookup, state))
+        region = self._compile_region(self.fn, args, kwargs, self._key(lookup, state))
         replay = region.capture.replay
         gates = gate_signature(gate.value for gate in replay.gates) if replay is not None else ()
         gate_names = tuple(_gate_name(gate) for gate in replay.gates) if replay is not None else ()
@@ -446,7 +463,7 @@ class Dispatcher:
             for guard in failures[-1][1]:
                 self._changed[(guard.path, guard.kind)] += 1
         if record:
-            reason = Recompile(self.name, tuple(failures))
+            reason = Recompile(self._name, tuple(failures))
             self._recompiles.append(reason)
             if "recompiles" in os.environ.get("STAXLAB_LOGS", "").split(","):
                 print(reason, file=sys.stderr)
@@ -456,13 +473,13 @@ class Dispatcher:
             return
         self._warned = True
         limit = (
-            f"{self.options.max_versions} versions"
-            if len(self._versions) >= self.options.max_versions
-            else f"{self.options.max_compilations} compilations"
+            f"{self._options.max_versions} versions"
+            if len(self._versions) >= self._options.max_versions
+            else f"{self._options.max_compilations} compilations"
         )
         (path, kind), _ = self._changed.most_common(1)[0] if self._changed else (("its inputs", "value"), 0)
         warnings.warn(
-            f"{self.name!r} has reached {limit}; calls that fit none of them now run eagerly. "
+            f"{self._name!r} has reached {limit}; calls that fit none of them now run eagerly. "
             f"What keeps changing: {path}. {REMEDIES.get(kind, REMEDIES['value'])}",
             RecompileWarning,
             stacklevel=5,
@@ -488,22 +505,21 @@ def _object_roots(
 ) -> list[tuple[str, Any, Any]]:
     """(path, identity, object) of the arguments that are objects with state of their own: modules, functions."""
     roots: list[tuple[str, Any, Any]] = []
-
-    def walk(path: str, sig: Signature, value: Any) -> None:
-        if sig[0] == OBJECT:
-            roots.append((path, sig[2], value))
-        elif sig[0] not in _PLAIN_TAGS:
-            parts = children(value) or ()
-            for (_, key, part), inner in zip(parts, sig[-1], strict=True):
-                walk(f"{path}[{key!r}]", inner, part)
-
     for index, (sig, value) in enumerate(zip(arg_part, args, strict=True)):
         if sig[0] not in _PLAIN_TAGS:
-            walk(parameters.name(index), sig, value)
+            _gather_roots(parameters.name(index), sig, value, roots)
     for (name, sig), value in zip(kwarg_part, kwargs.values(), strict=True):
         if sig[0] not in _PLAIN_TAGS:
-            walk(name, sig, value)
+            _gather_roots(name, sig, value, roots)
     return roots
+
+
+def _gather_roots(path: str, sig: Signature, value: Any, roots: list[tuple[str, Any, Any]]) -> None:
+    if sig[0] == OBJECT:
+        roots.append((path, sig[2], value))
+    elif sig[0] not in _PLAIN_TAGS:
+        for (_, key, part), inner in zip(children(value) or (), sig[-1], strict=True):
+            _gather_roots(f"{path}[{key!r}]", inner, part, roots)
 
 
 def _replay(replay: Any, flat: list[torch.Tensor]) -> tuple | None:

@@ -22,9 +22,11 @@ program.
 from __future__ import annotations
 
 import collections
+import collections.abc
 import dis
 import functools
 import inspect
+import io
 import os
 import sys
 import sysconfig
@@ -167,6 +169,7 @@ class Environment:
     containers: tuple[tuple[str, Any], ...] = field(default=(), repr=False)  # lists, dicts and sets
     stored: tuple[Place, ...] = field(default=(), repr=False)  # globals that the bytecode assigns to
     prints: tuple[tuple[str, int], ...] = field(default=(), repr=False)  # (file, line) of calls of print
+    iterators: tuple[str, ...] = field(default=(), repr=False)  # paths of iterators: a call would use them up
     names: frozenset[str] = field(default=frozenset(), repr=False)  # names the visited bytecode mentions
     expected: tuple[Any, ...] = field(default=(), repr=False)  # the structure as found
     expected_extents: tuple[Any, ...] = field(default=(), repr=False)
@@ -226,6 +229,7 @@ def collect(fn: Any, roots: Iterable[tuple[str, Any]] = ()) -> Environment:
                 tuple(walk.containers),
                 tuple(walk.stored),
                 tuple(walk.prints),
+                tuple(walk.iterators),
                 frozenset(names),
             )
 
@@ -241,6 +245,7 @@ class _Walk:
         self.containers: list[tuple[str, Any]] = []
         self.stored: list[Place] = []
         self.prints: list[tuple[str, int]] = []
+        self.iterators: list[str] = []
         self.visited: dict[tuple[str, int], Any] = {}
 
     # -- callables ---------------------------------------------------------------------------------------------------
@@ -340,6 +345,8 @@ class _Walk:
         elif isinstance(value, (set, frozenset)):
             self._parts(value, path, "length")
             self._put(self.scalars, Place(path, value, None, "members"))
+        elif isinstance(value, collections.abc.Iterator) and not isinstance(value, io.IOBase):
+            self.iterators.append(path)
         else:
             self.object(value, path)
 

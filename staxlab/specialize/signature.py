@@ -309,19 +309,20 @@ def _gate_value(value: Any) -> Any:
 def tensors_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
     """The tensors of a call, in the order of its leaves."""
     found: list[torch.Tensor] = []
-
-    def walk(value: Any) -> None:
-        if isinstance(value, torch.Tensor):
-            found.append(value)
-        elif type(value) not in _FAST:
-            for _, _, part in children(value) or ():
-                walk(part)
-
     for value in args:
-        walk(value)
+        _gather_tensors(value, found)
     for value in kwargs.values():
-        walk(value)
+        _gather_tensors(value, found)
     return found
+
+
+def _gather_tensors(value: Any, found: list[torch.Tensor]) -> None:
+    # Not a closure: one that calls itself is a reference cycle and would keep the tensors until a garbage collection.
+    if isinstance(value, torch.Tensor):
+        found.append(value)
+    elif type(value) not in _FAST:
+        for _, _, part in children(value) or ():
+            _gather_tensors(part, found)
 
 
 def compute_key(

@@ -1055,6 +1055,16 @@ def nonlocal_rebinding():
     return fn
 
 
+@case(factory=True, refused="reads from the iterator")
+def iterator_in_closure():
+    numbers = iter(range(100))
+
+    def fn(x):
+        return x * next(numbers)
+
+    return fn
+
+
 @case(lambda: ({torch.tensor(1.0)},), refused="set")
 def set_argument(s):
     return [t * 2 for t in s]

@@ -324,6 +324,22 @@ def test_neither_arguments_nor_results_are_kept_alive():
     assert torch.equal(compiled(x), x * 2)
 
 
+def test_calls_leave_no_garbage_cycles():
+    """A cycle that holds a tensor would make memory grow until the collector happens to run."""
+    compiled = dispatcher(lambda batch, y, k: batch["x"][0] * y * k)
+    gc.collect()
+    gc.disable()
+    try:
+        for call in range(4):  # the first one compiles
+            x, y = torch.randn(3), torch.randn(3)
+            result = compiled({"x": (x,)}, y=y, k=2)
+            references = [weakref.ref(t) for t in (x, y, result)]
+            del x, y, result
+            assert [r() for r in references] == [None] * 3, f"call {call}"
+    finally:
+        gc.enable()
+
+
 def test_sets_are_refused():
     with pytest.raises(GuardError, match="set"):
         dispatcher(lambda x, s: x)(torch.ones(2), {1})
@@ -369,6 +385,44 @@ def test_specialize_compiles_without_running():
     assert version.key == compiled.versions[0].key and all(guard.holds for guard in version.guards)
     compiled(torch.ones(2))
     assert version.region.calls == 1 and version.calls == 1
+
+
+def test_a_compiled_method_is_bound():
+    class Scaler(torch.nn.Module):
+        def __init__(self, k):
+            super().__init__()
+            self.w = torch.nn.Parameter(torch.full((3,), float(k)))
+
+        def forward(self, x):
+            return self.scaled(x, by=2.0)
+
+        scaled = dispatcher(lambda self, x, by: x * self.w * by)
+
+    with torch.no_grad():
+        two, three = Scaler(2), Scaler(3)
+        x = torch.ones(3)
+        for _ in range(2):
+            assert two(x)[0] == 4 and three(x)[0] == 6
+        two.w.add_(1)
+        assert two(x)[0] == 6
+    assert len(Scaler.scaled.versions) == 2 and len(two.scaled.versions) == 2
+
+
+def test_a_compiled_module_is_still_the_module():
+    module = torch.nn.Linear(3, 2)
+    compiled = dispatcher(module)
+    assert compiled.weight is module.weight and len(list(compiled.parameters())) == 2
+    assert compiled.eval() is module and not module.training
+    with pytest.raises(AttributeError):
+        _ = compiled.nothing
+
+    @dispatcher
+    def documented(x):
+        """What it does."""
+        return x
+
+    assert (documented.__name__, documented.__doc__) == ("documented", "What it does.")
+    assert repr(documented) == "<compiled documented: 0 versions>"
 
 
 def test_reset_forgets_everything():
