@@ -79,7 +79,7 @@ class RandomState:
         if random.getstate() != self.python:
             return "Python's random module"
         now = _numpy_state()
-        if self.numpy is not None and now is not None and not _same_numpy_state(now, self.numpy):
+        if now is not None and not (_is_untouched(now) if self.numpy is None else _same_numpy_state(now, self.numpy)):
             return "numpy.random"
         return None
 
@@ -91,6 +91,11 @@ def _cuda_states() -> list[torch.Tensor]:
 def _numpy_state() -> Any:
     numpy = sys.modules.get("numpy")
     return numpy.random.get_state() if numpy is not None and "numpy.random" in sys.modules else None
+
+
+def _is_untouched(state: Any) -> bool:
+    """Whether a NumPy generator, imported only just now, has drawn nothing: its first block is still whole."""
+    return state[2] == 624 and not state[3]
 
 
 def _same_numpy_state(a: Any, b: Any) -> bool:
