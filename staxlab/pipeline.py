@@ -22,7 +22,6 @@ from typing import Any
 import torch
 
 from .capture.graph import Graph
-from .capture.isolation import RandomState
 from .capture.module import GraphModule, Interpreter
 from .errors import BuildError, FallbackWarning, LoweringError, MissingDependencyError, OptionError, StaxError
 from .options import Decision, DeviceSpec, Options
@@ -306,7 +305,6 @@ def compile_region(
     last = BACKENDS[options.backend]
     if last == "artifact" and not runnable:
         last = "wrapper"
-    random_state = RandomState()
     try:
         for stage in STAGES:
             reason = _attempt(compilation, stage)
@@ -319,8 +317,7 @@ def compile_region(
         # The sample belongs to the caller; a kept compilation must not keep the caller's tensors alive.
         compilation.sample = compilation.function = compilation.arguments = None
         if compilation.capture is not None:
-            if any(node.meta.get("random") for node in compilation.capture.graph):
-                random_state.restore()  # recording ran the sample once more (Section 3.7)
+            compilation.capture.rewind()  # recording ran the sample once more (Section 3.7)
             compilation.capture.release()
     compilation.executor = _executor(compilation)
     _warn_about_fallbacks(compilation)

@@ -63,8 +63,12 @@ class RandomState:
     torch_cuda: list[torch.Tensor] = field(default_factory=lambda: _cuda_states())
     python: Any = field(default_factory=random.getstate)
     numpy: Any = field(default_factory=lambda: _numpy_state())
+    given: list[tuple[torch.Generator, torch.Tensor]] = field(default_factory=list)  # passed to some call, first state
 
     def restore(self) -> None:
+        """Rewind PyTorch's generators and the given ones."""
+        for generator, state in self.given:
+            generator.set_state(state)
         torch.set_rng_state(self.torch_cpu)
         if self.torch_cuda:
             torch.cuda.set_rng_state_all(self.torch_cuda)

@@ -19,6 +19,7 @@ from ..specialize.free_variables import Environment, Place
 from ..specialize.structure import rebuild_container
 from .gates import DataGate, Replay
 from .graph import Graph, Node, TensorMeta
+from .isolation import RandomState
 from .module import GraphModule
 
 
@@ -128,6 +129,7 @@ class Capture:
     environment: Environment
     bind: Callable[[tuple, dict], list[torch.Tensor]] = field(repr=False)
     samples: list[torch.Tensor] | None = field(default=None, repr=False)
+    random_state: RandomState | None = field(default=None, repr=False)
     free_places: tuple[Place, ...] = field(default=(), repr=False)
     python_effects: tuple[PythonEffect, ...] = ()
     grad_mode: bool = False
@@ -169,9 +171,15 @@ class Capture:
         """Run the captured graph on new arguments, which must have an equal key: no guard is checked here."""
         return self.rebuild(self.flat_results(self.module(*self.bind(args, kwargs))))
 
+    def rewind(self) -> None:
+        """Put random number generators back to where they were when the function was called. For later stages that run
+        the sample once more: compiling must not shift the numbers the program draws."""
+        if self.random_state is not None:
+            self.random_state.restore()
+
     def release(self) -> None:
-        """Forget the sample tensors."""
-        self.samples = None
+        """Forget the sample tensors and the generators' states."""
+        self.samples = self.random_state = None
 
     def __str__(self) -> str:
         lines = [f"capture of {self.name!r}", str(self.graph)]

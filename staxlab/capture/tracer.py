@@ -155,6 +155,8 @@ class Tracer(TorchFunctionMode):
             raise
         finally:
             recording.tracer = None
+            random_state.given = [(generator, first) for generator, first, _ in self.watcher.generators.values()]
+            draws = self.watcher.has_drawn or bool(random_state.given)
             if undo:
                 self.watcher.restore()
                 if self.watcher.has_drawn or self.watcher.moved:
@@ -179,6 +181,7 @@ class Tracer(TorchFunctionMode):
             environment=self.environment,
             bind=compile_bind(self.free_places, expressions, scope),
             samples=samples,
+            random_state=random_state if draws else None,
             free_places=tuple(self.free_places),
             python_effects=tuple(self.effects),
             grad_mode=self.ambient.grad_mode,

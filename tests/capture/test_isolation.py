@@ -93,6 +93,21 @@ def test_given_generators_are_rewound():
     assert torch.equal(first, X + torch.rand(8, generator=torch.Generator().manual_seed(3)))
 
 
+def test_later_stages_can_rewind_what_they_draw():
+    generator = torch.Generator().manual_seed(3)
+    torch.manual_seed(0)
+    states = generator.get_state(), torch.get_rng_state()
+    capture = trace(lambda x, g: x + torch.rand(8, generator=g) + torch.rand(8), (X, generator))
+    capture(X, generator)
+    capture.rewind()
+    assert torch.equal(generator.get_state(), states[0]) and torch.equal(torch.get_rng_state(), states[1])
+    capture.release()
+    torch.rand(1)
+    capture.rewind()  # nothing is remembered any more
+    assert not torch.equal(torch.get_rng_state(), states[1])
+    assert trace(lambda x: x + 1, (X,)).random_state is None
+
+
 def test_seeding_with_the_very_same_state_is_harmless():
     def f(x):
         state = torch.get_rng_state()
