@@ -19,10 +19,8 @@ the user's own code passes through with its own traceback.
 from __future__ import annotations
 
 import builtins
-import inspect
 import linecache
 import operator
-import sys
 import warnings
 from typing import Any
 
@@ -47,20 +45,23 @@ from .python_state import PythonState
 from .record import Capture, Input, PythonEffect, ShapeRead
 from .spelling import Frame, property_access, spell, tensor_methods
 from .values import (
+    PLAIN,
     autocast_state,
     call_with_autocast,
+    check_argument,
+    check_plain,
     check_supported,
     contains_tensor,
     map_leaves,
     map_tensors,
+    name_of,
     placeholder_name,
     shares_storage,
+    source_of,
     tensors_in,
     with_grad,
 )
 
-_PLAIN = (type(None), bool, int, float, complex, str, bytes, torch.Size, torch.dtype, torch.device, torch.layout,
-          torch.memory_format)  # fmt: skip
 _HASHABLE = (type(torch.Tensor.add), type(lambda: None), type(torch.Tensor.__getitem__), type(torch.add))
 
 
@@ -119,11 +120,11 @@ class Tracer(TorchFunctionMode):
     def run(self) -> Capture:
         if active_tracer() is not None:
             raise CaptureError("a trace is already being recorded on this thread")
-        source, line, file = _source_of(self.fn)
+        source, line, file = source_of(self.fn)
         scope: dict[str, Any] = {}
         names = Parameters.of(self.fn).name
         leaves = list(argument_leaves(self.args, self.kwargs, names, scope))
-        roots = [(leaf.path, leaf.value) for leaf in leaves if not isinstance(leaf.value, (torch.Tensor, *_PLAIN))]
+        roots = [(leaf.path, leaf.value) for leaf in leaves if not isinstance(leaf.value, (torch.Tensor, *PLAIN))]
         self.environment = collect(self.fn, roots)
         for place in self.environment.tensors:
             self._free_by_id.setdefault(id(tensor := place.read()), (place, tensor))
@@ -165,13 +166,13 @@ class Tracer(TorchFunctionMode):
         if self.effects:
             seen = "; ".join(map(str, self.effects[:3]))
             warnings.warn(
-                f"{_name_of(self.fn)!r} has Python side effects, which happen only while it is traced: {seen}",
+                f"{name_of(self.fn)!r} has Python side effects, which happen only while it is traced: {seen}",
                 SideEffectWarning,
                 stacklevel=4,
             )
         module = GraphModule(self.graph)
         return Capture(
-            name=_name_of(self.fn),
+            name=name_of(self.fn),
             module=module,
             gates=tuple(self.gates),
             replay=replay_graph(module, self.gates),
@@ -403,7 +404,7 @@ class Tracer(TorchFunctionMode):
             raise CaptureError(
                 "the default dtype changes inside the function", remedy="give the dtype where a tensor is made"
             )
-        map_leaves((args, kwargs), _check_argument)
+        map_leaves((args, kwargs), check_argument)
         facts = CallFacts()
         value = self._value(func, args, kwargs, tensors, facts)
         if value is NotImplemented or (not tensors and not contains_tensor(value)):
@@ -439,7 +440,7 @@ class Tracer(TorchFunctionMode):
             if facts.dynamic_shape or facts.reads_data:
                 self.gates.append(DataGate(node, "shape", KINDS["shape"](value), self.frame.location))
         elif value is not None:
-            _check_plain(func, value)
+            check_plain(func, value)
             self.gates.append(DataGate(node, "value", value, self.frame.location))
         elif not facts.mutates:
             raise CaptureError(
@@ -554,43 +555,3 @@ def _symbolic(what: str) -> CaptureError:
         f"Python code needs {what}, which purely symbolic tracing does not know",
         remedy="trace with execute=True: the function then runs on the sample, and the answer becomes a guard",
     )
-
-
-def _check_plain(func: Any, value: Any) -> None:
-    if isinstance(value, (tuple, list)) and not isinstance(value, torch.Size):
-        for part in value:
-            _check_plain(func, part)
-    elif not isinstance(value, _PLAIN):
-        raise CaptureError(
-            f"{target_name(func)} returns a {type(value).__name__}, which a graph cannot hold",
-            remedy=classify.DATA_REMEDY,
-        )
-
-
-def _check_argument(value: Any) -> None:
-    """CaptureError for an argument whose contents may change without anyone noticing."""
-    if "numpy" in sys.modules and isinstance(value, sys.modules["numpy"].ndarray):
-        raise CaptureError(
-            "a NumPy array takes part in a tensor computation; later calls would not notice when it changes",
-            remedy="convert it with torch.from_numpy outside the function and pass the tensor",
-        )
-
-
-def _name_of(fn: Any) -> str:
-    return getattr(fn, "__name__", None) or type(fn).__name__
-
-
-def _source_of(fn: Any) -> tuple[str, int, str]:
-    """Source text of a callable, the number of its first line, and its file; empty where there is none."""
-    target = fn
-    while hasattr(target, "func") and not inspect.isfunction(target):
-        target = target.func
-    if isinstance(target, torch.nn.Module):
-        target = type(target).forward
-    elif not inspect.isroutine(target) and not isinstance(target, type):
-        target = inspect.getattr_static(type(target), "__call__", target)
-    try:
-        lines, line = inspect.getsourcelines(target)
-        return "".join(lines), line, inspect.getsourcefile(target) or ""
-    except (OSError, TypeError):
-        return "", 1, ""

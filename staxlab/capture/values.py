@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import inspect
 import re
+import sys
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from ..errors import CaptureError
-from .graph import TensorMeta
+from .classify import DATA_REMEDY
+from .graph import TensorMeta, target_name
 from .isolation import storage_key
+
+PLAIN = (type(None), bool, int, float, complex, str, bytes, torch.Size, torch.dtype, torch.device, torch.layout,
+          torch.memory_format)  # fmt: skip
 
 
 def map_leaves(argument: Any, change: Callable[[Any], Any]) -> Any:
@@ -99,3 +105,43 @@ def call_with_autocast(state: Autocast, func: Callable, *args: Any, **kwargs: An
         for device in ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",):
             stack.enter_context(torch.autocast(device, dtype=chosen.get(device), enabled=device in chosen))
         return func(*args, **kwargs)
+
+
+def check_plain(func: Any, value: Any) -> None:
+    if isinstance(value, (tuple, list)) and not isinstance(value, torch.Size):
+        for part in value:
+            check_plain(func, part)
+    elif not isinstance(value, PLAIN):
+        raise CaptureError(
+            f"{target_name(func)} returns a {type(value).__name__}, which a graph cannot hold",
+            remedy=DATA_REMEDY,
+        )
+
+
+def check_argument(value: Any) -> None:
+    """CaptureError for an argument whose contents may change without anyone noticing."""
+    if "numpy" in sys.modules and isinstance(value, sys.modules["numpy"].ndarray):
+        raise CaptureError(
+            "a NumPy array takes part in a tensor computation; later calls would not notice when it changes",
+            remedy="convert it with torch.from_numpy outside the function and pass the tensor",
+        )
+
+
+def name_of(fn: Any) -> str:
+    return getattr(fn, "__name__", None) or type(fn).__name__
+
+
+def source_of(fn: Any) -> tuple[str, int, str]:
+    """Source text of a callable, the number of its first line, and its file; empty where there is none."""
+    target = fn
+    while hasattr(target, "func") and not inspect.isfunction(target):
+        target = target.func
+    if isinstance(target, torch.nn.Module):
+        target = type(target).forward
+    elif not inspect.isroutine(target) and not isinstance(target, type):
+        target = inspect.getattr_static(type(target), "__call__", target)
+    try:
+        lines, line = inspect.getsourcelines(target)
+        return "".join(lines), line, inspect.getsourcefile(target) or ""
+    except (OSError, TypeError):
+        return "", 1, ""
