@@ -38,11 +38,15 @@ _WITHOUT_PARTS = frozenset(
 )
 
 
-def is_faithful(func: Any, args: tuple) -> bool:
-    """Whether the table's rule for ``func`` computes what the operator does. Interpolating between integers, the rules
+_INTERPOLATING = ("upsample", "_upsample", "linspace", "logspace")
+
+
+def is_faithful(func: Any, args: tuple, kwargs: dict[str, Any]) -> bool:
+    """Whether the table's rule for ``func`` computes what the operator does. Between integers, interpolating rules
     round elsewhere than the operators, which shows in one value of a hundred."""
-    integers = args and isinstance(args[0], torch.Tensor) and not args[0].dtype.is_floating_point
-    return not (integers and "upsample" in func._opname)
+    dtypes = [kwargs.get("dtype")] + [argument.dtype for argument in args[:1] if isinstance(argument, torch.Tensor)]
+    integers = any(dtype is not None and not dtype.is_floating_point for dtype in dtypes)
+    return not (integers and func._opname.startswith(_INTERPOLATING))
 
 
 @lru_cache(maxsize=4096)

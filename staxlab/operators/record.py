@@ -239,7 +239,7 @@ class Recorder(TorchDispatchMode):
         would make the graph depend on data, or yields other shapes, strides or dtypes than the operator itself (which
         is run to compare) leaves no trace, and the operator is recorded whole."""
         rule = decomposition_of(func)
-        if rule is None or not is_faithful(func, args):
+        if rule is None or not is_faithful(func, args, kwargs):
             return False, None
         mark = len(self.graph)
         before = self.log.lengths()
