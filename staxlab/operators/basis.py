@@ -44,8 +44,8 @@ _INTERPOLATING = ("upsample", "_upsample", "linspace", "logspace")
 def is_faithful(func: Any, args: tuple, kwargs: dict[str, Any]) -> bool:
     """Whether the table's rule for ``func`` computes what the operator does. Between integers, interpolating rules
     round elsewhere than the operators, which shows in one value of a hundred."""
-    dtypes = [kwargs.get("dtype")] + [argument.dtype for argument in args[:1] if isinstance(argument, torch.Tensor)]
-    integers = any(dtype is not None and not dtype.is_floating_point for dtype in dtypes)
+    dtype = kwargs.get("dtype") or next((x.dtype for x in args[:1] if isinstance(x, torch.Tensor)), None)
+    integers = dtype is not None and not dtype.is_floating_point
     return not (integers and func._opname.startswith(_INTERPOLATING))
 
 

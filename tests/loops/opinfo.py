@@ -97,7 +97,7 @@ def outcome(op: Any, sample: Any) -> str:
     largest = max((t.abs().max().item() for t in tensors if t.dtype.is_floating_point and t.numel()), default=0.0)
     compare(op, result, expected, lambda: function(*[_widened(copy_of(t)) for t in tensors]), largest)
     for ours, eagers in zip(for_us, for_eager, strict=True):
-        torch.testing.assert_close(ours, eagers, equal_nan=True)
+        torch.testing.assert_close(ours, eagers, equal_nan=True, **TOLERANCE.get(eagers.dtype, {}))
     externs = [b.data.reason for b in program.buffers if isinstance(b, ExternBuffer)]
     return "fallback" if "fallback" in externs else "library" if externs else "native"
 
