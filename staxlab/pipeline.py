@@ -359,10 +359,8 @@ def _obstacle(compilation: Compilation, stage: str) -> str | None:
     if stage == "capture" and compilation.capture.opaque_nodes:
         node = compilation.capture.opaque_nodes[0]
         return f"{node.target_name()} ({node.location}) decides by the data it reads inside"
-    if stage == "operators" and compilation.operators.mutations:
-        node = compilation.operators.mutations[0]
-        where = f" at {node.location}" if node.location else ""
-        return f"{node.target_name()} changes a tensor in place{where}, which functionalization does not cover"
+    if stage == "operators" and compilation.operators.obstacles:
+        return str(compilation.operators.obstacles[0])
     return None
 
 

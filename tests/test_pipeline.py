@@ -135,8 +135,9 @@ def test_a_backend_failure_runs_the_captured_graph_and_says_so(monkeypatch, inpu
         staxlab.compile(example_1_1, strict_native=True)(*inputs)
 
 
-def test_a_result_whose_shape_depends_on_data_is_computed_at_each_call():
-    compiled = staxlab.compile(lambda x: torch.nonzero(x > 0).flatten() * 2)
+@pytest.mark.parametrize("backend", ["aot_eager", "stax"])
+def test_a_result_whose_shape_depends_on_data_is_computed_at_each_call(backend):
+    compiled = staxlab.compile(lambda x: torch.nonzero(x > 0).flatten() * 2, backend=backend)
     x = torch.tensor([1.0, -1.0, 2.0])
     with pytest.warns(staxlab.FallbackWarning, match="depends on data"):
         assert compiled(x).tolist() == [0, 4]
