@@ -92,13 +92,13 @@ def outcome(compiled) -> str:
 def run(op, sample, dtype) -> str:
     """Compare one sample with eager; returns how it was compiled."""
     arguments = (sample.input, *sample.args)
-    torch.manual_seed(42)  # the database seeds random operators with this number at every call
+    torch.manual_seed(0)
     try:
         expected = op.op(*fresh(list(arguments)), **{k: fresh(v) for k, v in sample.kwargs.items()})
     except Exception:
         return "eager refuses"
     compiled = staxlab.compile(lambda *args, **kwargs: op.op(*args, **kwargs))
-    torch.manual_seed(42)  # the database seeds random operators with this number at every call
+    torch.manual_seed(0)
     try:
         result = compiled(*fresh(list(arguments)), **{k: fresh(v) for k, v in sample.kwargs.items()})
     except staxlab.CaptureError:
@@ -108,7 +108,7 @@ def run(op, sample, dtype) -> str:
     except AssertionError:
         if dtype not in TOLERANCE:
             raise
-        torch.manual_seed(42)  # the database seeds random operators with this number at every call
+        torch.manual_seed(0)
         wide_arguments = convert(fresh(list(arguments)), dtype, torch.float32)
         wide = op.op(*wide_arguments, **convert(sample.kwargs, dtype, torch.float32))
         agree(result, convert(wide, torch.float32, dtype), TOLERANCE[dtype])

@@ -144,6 +144,36 @@ def test_a_result_whose_shape_depends_on_data_is_computed_at_each_call(backend):
     assert compiled(-x).tolist() == [2]
 
 
+def test_reseeding_inside_a_library_wrapper_is_refused_while_other_threads_live():
+    """A notebook kernel has several threads, and the function's own code never mentions the seed."""
+    import threading
+
+    from torch.testing._internal.common_methods_invocations import op_db
+
+    # Its wrapper seeds, draws, and puts the state back.
+    op = next(op for op in op_db if op.name == "nn.functional.rrelu")
+    done = threading.Event()
+    thread = threading.Thread(target=done.wait)
+    thread.start()
+    try:
+        torch.manual_seed(0)
+        with pytest.raises(staxlab.CaptureError, match="random number generator"):
+            staxlab.compile(lambda x: op.op(x, lower=0.0, upper=1.0, training=True))(torch.randn(20))
+    finally:
+        done.set()
+        thread.join()
+
+
+def test_a_seed_is_refused_although_the_generator_happens_to_stand_there():
+    def f(x):
+        torch.manual_seed(42)
+        return x + torch.rand(3)
+
+    torch.manual_seed(42)
+    with pytest.raises(staxlab.CaptureError, match="random number generator"):
+        staxlab.compile(f)(torch.zeros(3))
+
+
 def test_a_native_region_warns_about_nothing(inputs):
     with warnings.catch_warnings():
         warnings.simplefilter("error")

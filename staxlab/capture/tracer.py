@@ -140,7 +140,8 @@ class Tracer(TorchFunctionMode):
                     remedy="take the next item outside and pass it as an argument",
                 )
             expressions = self._make_placeholders(leaves)
-            result = self._call()
+            with self.watcher.seeding_watched():
+                result = self._call()
             self._check_after(random_state, python_state)
             spec = self._finish(result)
             self.effects += python_state.effects()
