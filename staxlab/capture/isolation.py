@@ -241,7 +241,7 @@ class Watcher(TorchDispatchMode):
         not searched for names, and while other threads run the state itself is no evidence. A profile function sees
         the generators' methods, which are written in C and reach no mode. It chains to one that is there already."""
         previous = sys.getprofile()
-        before: dict[int, torch.Tensor] = {}
+        before: dict[int, bytes] = {}
 
         def notice(frame: Any, event: str, argument: Any) -> None:
             generator = getattr(argument, "__self__", None)
@@ -249,9 +249,9 @@ class Watcher(TorchDispatchMode):
                 if argument.__name__ in _SEEDS:
                     self.refusal = self.refusal or _reseeded()
                 elif argument.__name__ in _SETS_STATE and event == "c_call":
-                    before[id(generator)] = generator.get_state()
+                    before[id(generator)] = _state_of(generator)
                 elif argument.__name__ in _SETS_STATE:
-                    if not torch.equal(before.pop(id(generator)), generator.get_state()):
+                    if before.pop(id(generator)) != _state_of(generator):
                         self.refusal = self.refusal or _reseeded()
             if previous is not None:
                 previous(frame, event, argument)
@@ -288,6 +288,12 @@ def _is_integer_index(name: str, args: tuple) -> bool:
     if name not in ("index", "index_put", "index_put_", "_unsafe_index"):
         return False
     return not any(isinstance(i, torch.Tensor) and i.dtype in (torch.bool, torch.uint8) for i in args[1])
+
+
+def _state_of(generator: torch.Generator) -> bytes:
+    """A generator's state, read past all modes: the reading is the compiler's, not the user's."""
+    with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
+        return bytes(generator.get_state().tolist())
 
 
 def _reseeded() -> CaptureError:
