@@ -119,6 +119,11 @@ class CacheInfo:
     def hits(self) -> int:
         return self.same_objects + self.fingerprint + self.key
 
+    @property
+    def calls(self) -> int:
+        """All calls so far, however they were served."""
+        return self.hits + self.compilations + self.eager
+
 
 class LastCall:
     """The last call's tensors, and the version that served them (level 1)."""
@@ -185,6 +190,7 @@ class Dispatcher:
             self._same_objects = self._fingerprint_hits = self._key_hits = self._eager = self._compiled = 0
             self._recompiles: list[Recompile] = []
             self._changed: collections.Counter[tuple[str, str]] = collections.Counter()
+            self._growth: list[tuple[int, int]] = []
             self._warned = False
             self.last_level = 0
 
@@ -196,6 +202,11 @@ class Dispatcher:
     def recompiles(self) -> tuple[Recompile, ...]:
         """The reason of every compilation after the first."""
         return tuple(self._recompiles)
+
+    @property
+    def growth(self) -> tuple[tuple[int, int], ...]:
+        """How the number of versions grew: (number of the call, versions after it) for each call that compiled."""
+        return tuple(self._growth)
 
     def cache_info(self) -> CacheInfo:
         return CacheInfo(
@@ -347,6 +358,7 @@ class Dispatcher:
         code = _replay_code(replay) if replay is not None else ""
         version = Version(key, region, len(self._versions) + 1, replay_code=code)
         self._versions.append(version)
+        self._growth.append((self.cache_info().calls, len(self._versions)))
         self._cache.setdefault(lookup, []).append(version)
         return version
 
