@@ -78,6 +78,7 @@ module           what it knows
 ``claims``       counterexample search with shrinking
 ``machine``      a two-level memory that counts transfers
 ``schedules``    Proposition 1.1 as claims that run on it
+``dispatching``  compiled versions under a key, guards or gates that are broken on purpose
 ``rubrics``      what a reader looks for in prose
 ``limits``       calling student functions with a time limit
 ``variants``     from a student to a seed to values
