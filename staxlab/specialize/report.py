@@ -177,7 +177,7 @@ class DispatchReport:
 
     def format(self) -> str:
         """The report as a terminal shows it."""
-        parts = [self.headline, _path_text(self.stations)]
+        parts = [self.headline, path_text(self.stations)]
         if self.versions:
             parts += ["\n".join(_table_text(self.rows, len(self.versions))), growth_plot(self)]
         if self.recompiles:
@@ -325,7 +325,8 @@ def counted(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
-def _path_text(stations: Iterable[Station]) -> str:
+def path_text(stations: Iterable[Station]) -> str:
+    """The call path in characters, the station of the last call marked."""
     lines = [f"{'the call path':<78}{'came here':>10}{'served':>10}"]
     for station in stations:
         mark, end = (">", "   <- last call") if station.is_last else (" ", "")

@@ -22,6 +22,7 @@ from ..specialize.report import (
     Row,
     counted,
     growth_plot,
+    path_text,
     report,
     value_text,
 )
@@ -103,8 +104,7 @@ def _path_pane(record: DispatchReport) -> Pane:
         class_="sx-note",
     )
     body = join([call_path(record), _path_table(record), note])
-    plain = "\n\n".join(record.format().split("\n\n")[:2])
-    return Pane("path", "Call path", body, summary, plain)
+    return Pane("path", "Call path", body, summary, f"{record.headline}\n\n{path_text(record.stations)}")
 
 
 def _path_table(record: DispatchReport) -> Html:

@@ -77,10 +77,11 @@ def panes(record: Any) -> list[Pane]:
 # -- the tree ------------------------------------------------------------------------------------------------------
 
 _WRAPPER = re.compile(r"(?:type|len|list|fields|vars)\((.+)\)")
-_TOKEN = re.compile(r"""\.\w+(?:\(\))?|\[(?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|[^\]'"]*)\]""")
+_TOKEN = re.compile(r"""\.\w+(?:\(\d*\))?|\[(?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|[^\]'"]*)\]""")
 _ROOT = re.compile(r"[A-Za-z_]\w*|<[^<>]*>")
-_METADATA = frozenset((".ndim", ".shape", ".dtype", ".device", ".requires_grad", ".stride", ".stride()"))
-_OF_A_TENSOR = frozenset(("shape", "dtype", "device", "requires_grad", "stride"))
+_METADATA = frozenset((".ndim", ".shape", ".dtype", ".device", ".requires_grad", ".stride"))
+# Kinds of components that are about the place itself: ``config.shape`` may be an attribute of the user's own.
+_OF_OBJECTS = frozenset(("type", "value", "identity", "length", "keys"))
 OPEN_BELOW = 8  # a part with at most this many components starts open
 
 
@@ -120,8 +121,8 @@ def steps_to(guard: Any) -> list[str]:
             return []
         steps.append(token.group())
         at = token.end()
-    if guard.kind in _OF_A_TENSOR:
-        ends = [k for k, step in enumerate(steps) if k and step in _METADATA]
+    if guard.kind not in _OF_OBJECTS:
+        ends = [k for k, step in enumerate(steps) if k and step.partition("(")[0] in _METADATA]
         return steps[: ends[-1]] if ends else steps
     return steps
 
@@ -164,10 +165,8 @@ def _about_object(branch: Branch) -> str:
     values = {(guard.kind, guard.path.removeprefix(branch.path)): _value(guard) for guard in branch.leaves}
     dtype = values.get(("dtype", ".dtype"))
     if dtype is not None:
-        extents = [value for (kind, rest), value in values.items() if kind == "shape" and rest.startswith(".shape[")]
-        if len(extents) == int(values.get(("shape", ".ndim"), "-1")):
-            return f"{dtype}[{', '.join(extents)}]"
-        return f"{dtype}, {values.get(('shape', '.ndim'), '?')} dimensions"
+        extents = [value for (_, rest), value in values.items() if rest.startswith(".shape[")]
+        return f"{dtype}[{', '.join(extents)}]"
     plain = values.get(("value", ""))
     if plain is not None and not branch.below:
         kind = next((value for (kind, _), value in values.items() if kind == "type"), "")

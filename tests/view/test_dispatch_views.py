@@ -15,13 +15,13 @@ from staxlab.capture.gates import replay_slice
 from staxlab.capture.tracer import trace
 from staxlab.options import Options
 from staxlab.specialize.dispatch import CacheInfo
-from staxlab.specialize.guards import components
+from staxlab.specialize.guards import Guard, components
 from staxlab.specialize.report import COMPILED, EAGER, PARTS, compare, report, value_text
 from staxlab.specialize.signature import compute_key
 from staxlab.view.dispatch import call_path, guard_table
 from staxlab.view.document import SIZE_CAP
 from staxlab.view.growth import growth_chart, ticks
-from staxlab.view.specialization import key_tree
+from staxlab.view.specialization import key_tree, steps_to
 from staxlab.view.theme import BACKGROUND_ROLES, COLOURS, contrast
 from tests.specialize.regions import dispatcher
 from tests.view.reading import read, references, stripped
@@ -366,6 +366,17 @@ def test_the_chart_has_a_point_for_each_compilation_and_a_line_for_the_limit(cal
     assert level == pytest.approx(labels["4"], abs=0.1)
     for (_, count), height in zip(growth, heights, strict=True):
         assert height == pytest.approx(labels[str(count)], abs=0.1)
+    # Zero is the axis, and the line goes through the points: up at each call, level in between, on to the last call.
+    frame = picture.find("path", class_="sx-chart-axis")[0].attributes["d"]
+    bottom = float(re.search(r"V([\d.]+)", frame).group(1))
+    assert bottom == pytest.approx(labels["0"], abs=0.1)
+    (line,) = picture.find("path", class_="sx-chart-line")
+    steps = re.findall(r"([MVH])([\d.]+)", line.attributes["d"])
+    assert [float(v) for k, v in steps if k == "V"] == pytest.approx(heights, abs=0.1)
+    right = float(re.search(r"H([\d.]+)", frame).group(1))
+    assert [float(v) for k, v in steps if k in "MH"] == pytest.approx(
+        [*places, places[-1] if calls == 1 else right], abs=0.1
+    )
     assert "limit: 4 versions" in picture.text and "limit of 256 compilations" in picture.text
     assert "versions (count)" in picture.text
     assert ("call number (calls, logarithmic)" if calls > 200 else "call number (calls)") in picture.text
@@ -413,6 +424,29 @@ def test_the_tree_of_a_key_has_its_parts_and_what_hangs_there(compiled):
     assert [leaf.text for leaf in leaves_of(parts["rho"])][0] == "grad_mode = True"
     summaries = [e.text for e in parts["sigma"].find("summary")]
     assert "x float32[4, 8]" in summaries and "k int 2" in summaries
+
+
+@pytest.mark.parametrize(
+    "path,kind,steps",
+    [
+        ("x.shape[0]", "shape", "x"),
+        ("x.stride()", "stride", "x"),
+        ("x.stride(1)", "stride", "x"),
+        ("type(self.0.weight)", "type", "self .0 .weight"),
+        ("type(len(vars(self.0)))", "type", "self .0"),
+        ("config.shape", "value", "config .shape"),
+        ("config.shape[0].dtype", "dtype", "config .shape [0]"),
+        ("b['a.b'][0].dtype", "dtype", "b ['a.b'] [0]"),
+        ("b['c]'].ndim", "shape", "b ['c]']"),
+        ("<lambda>.__code__", "identity", "<lambda> .__code__"),
+        ("memory overlap of inputs", "aliasing", ""),
+        ("grad_mode", "ambient", ""),
+        ("bool(%gt) at f.py:3", "gate", ""),
+        ("x #2", "identity", ""),
+    ],
+)
+def test_the_way_to_a_component(path, kind, steps):
+    assert steps_to(Guard(path, "", None, kind=kind)) == steps.split()
 
 
 def test_weights_hang_where_they_are_in_the_module():
