@@ -107,6 +107,10 @@ class LateRegion:
     def call(self, inputs: list[torch.Tensor]) -> Any:
         return self.capture.flat_results(self.capture.module(*inputs))
 
+    @property
+    def executor(self) -> Callable[[list[torch.Tensor]], Any]:
+        return self.call
+
 
 def slice_late(function: Callable, args: tuple, kwargs: dict[str, Any], key: Key | None = None) -> LateRegion:
     """Capture ``function``, eliminate dead code, and only then extract the replay subgraph (Algorithm 3.1 in the wrong
