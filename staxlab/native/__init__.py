@@ -23,14 +23,19 @@ DLPACK_TYPES: dict[torch.dtype, tuple[int, int]] = {
     torch.bfloat16: (4, 16), torch.bool: (6, 8),
 }  # fmt: skip
 
-#: The ambient state, in the order `entry.c` numbers it: a function that reads it, what it must answer (the first four are
-#: compared with the key instead), and which exported C++ function answers the same without going through Python.
+#: The ambient state, in the order `entry.c` numbers it: a function that reads it, what it must answer (the first four
+#: are compared with the key instead), and which exported C++ function answers the same without going through Python.
 _READERS: tuple[tuple[Callable[[], Any], Any, str, str], ...] = (
     (torch.is_grad_enabled, None, "flag", "_ZN3c108GradMode10is_enabledEv"),
     (torch.is_inference_mode_enabled, None, "flag", "_ZN3c1013InferenceMode10is_enabledEv"),
     (torch.get_default_dtype, None, "", ""),
     (torch._C._get_deterministic_algorithms, None, "", ""),
-    (torch._C._is_any_autocast_enabled, False, "flag of device", "_ZN2at8autocast19is_autocast_enabledEN3c1010DeviceTypeE"),
+    (
+        torch._C._is_any_autocast_enabled,
+        False,
+        "flag of device",
+        "_ZN2at8autocast19is_autocast_enabledEN3c1010DeviceTypeE",
+    ),
     (torch._C._len_torch_function_stack, 0, "depth", "_ZN2at4impl22PythonTorchFunctionTLS9stack_lenEv"),
     (torch._C._len_torch_dispatch_stack, 0, "depth", "_ZN3c104impl20TorchDispatchModeTLS9stack_lenEv"),
     (torch._C._functorch.peek_interpreter_stack, None, "", ""),
@@ -59,9 +64,7 @@ def _connect() -> tuple[Any, str]:
         return None, f"the extension was not built when the package was installed ({error})"
     from torch.autograd import forward_ad
 
-    table = tuple(
-        (read, off, kind, _address(symbol) if symbol else 0) for read, off, kind, symbol in _READERS
-    )
+    table = tuple((read, off, kind, _address(symbol) if symbol else 0) for read, off, kind, symbol in _READERS)
     try:
         _native.connect(torch.Tensor, table, vars(forward_ad))
         limit = os.environ.get("STAXLAB_POOL_BYTES")

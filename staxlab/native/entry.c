@@ -8,7 +8,7 @@
    is kept alive, and no id can be confused with that of a later object.
 
    An Entry holds a few Lines, most recently used first. A Line is what one version expects of a call, and what to run. Whatever
-   no line covers (keyword arguments, containers, data gates, modes, the first call) goes to `_dispatch`, which is written
+   no line covers (keyword arguments, containers, modes, the first call) goes to `_dispatch`, which is written
    in Python and makes new lines. */
 
 #include "native.h"
@@ -46,7 +46,7 @@ typedef struct {
 } Expected;
 
 /* Where a free variable lives, and what must be found there if it is no tensor (Section 2.5). */
-enum { ITEM, CELL, ATTRIBUTE, LENGTH };
+enum { ITEM, CELL, ATTRIBUTE, LENGTH, KEYS };
 typedef struct {
     long how;
     PyObject *holder, *key, *found;
@@ -59,6 +59,7 @@ typedef struct {
     PyObject *state[STATE_IN_KEY];
     Place *lifted_place, *place;   /* of the lifted tensors; of the other free values */
     Py_ssize_t places;
+    PyObject *replay, *gates;      /* flat list -> answers of the data gates, and the answers that lead here; or NULL */
     PyObject *run;                 /* a Program, or a function from the flat list to the flat results */
     PyObject *rebuild;             /* flat results -> return value; None where it is the one result itself */
     uintptr_t *seen;               /* addresses found not to overlap */
@@ -111,7 +112,17 @@ static inline PyObject *read_place(const Place *place) {
     }
 }
 
+/* Whether a dict has exactly these keys, in this order, compared by identity as everything here. */
+static bool keys_are(PyObject *dict, PyObject *keys) {
+    if (!PyDict_CheckExact(dict) || PyDict_GET_SIZE(dict) != PyTuple_GET_SIZE(keys)) return false;
+    PyObject *key;
+    for (Py_ssize_t position = 0, k = 0; PyDict_Next(dict, &position, &key, NULL); k++)
+        if (key != PyTuple_GET_ITEM(keys, k)) return false;
+    return true;
+}
+
 static inline bool place_is_same(const Place *place) {
+    if (place->how == KEYS) return keys_are(place->holder, place->found);
     if (place->how == LENGTH) return PyObject_Size(place->holder) == PyLong_AsSsize_t(place->found);
     PyObject *now = read_place(place);
     Py_XDECREF(now); /* compared by identity only, and `found` keeps its object alive */
@@ -189,8 +200,29 @@ static bool nothing_shared(Line *line, void **addresses) {
 
 /* -- a call -------------------------------------------------------------------------------------------------------- */
 
+static PyObject *list_of(PyObject *const *objects, Py_ssize_t count) {
+    PyObject *list = PyList_New(count);
+    for (Py_ssize_t k = 0; list && k < count; k++) PyList_SET_ITEM(list, k, Py_NewRef(objects[k]));
+    return list;
+}
+
+/* What a replay answered during this call. Versions that differ in their answers only share one replay, and it runs once. */
+typedef struct { PyObject *replay, *answers; } Answered;
+
+static bool gates_agree(const Line *line, PyObject *const *objects, Answered *answered) {
+    if (answered->replay != line->replay) {
+        PyObject *flat = list_of(objects, line->tensors);
+        PyObject *answers = flat ? PyObject_CallOneArg(line->replay, flat) : NULL;
+        Py_XDECREF(flat);
+        if (!answers) return false;
+        Py_XSETREF(answered->replay, Py_NewRef(line->replay));
+        Py_XSETREF(answered->answers, answers);
+    }
+    return PyObject_RichCompareBool(answered->answers, line->gates, Py_EQ) == 1;
+}
+
 /* Checks the call against a line. Returns 1 and the result if it fits, 0 if it does not, -1 on an error of what ran. */
-static int try_line(Line *line, PyObject *const *args, Py_ssize_t count, PyObject **result) {
+static int try_line(Line *line, PyObject *const *args, Py_ssize_t count, Answered *answered, PyObject **result) {
     if (count != line->arguments) return 0;
     void *inside_addresses[INLINE_TENSORS];
     PyObject *inside_objects[INLINE_TENSORS];
@@ -224,15 +256,15 @@ static int try_line(Line *line, PyObject *const *args, Py_ssize_t count, PyObjec
         addresses[lifted] = (char *)tensor.data + tensor.byte_offset;
     }
     if (!nothing_shared(line, addresses)) goto done;
+    if (line->replay && !gates_agree(line, objects, answered)) goto done;
     line->calls++;
     outcome = -1;
     if (Py_TYPE(line->run) == program_type) {
         bool as_tuple = line->rebuild != Py_None || program_outputs((Program *)line->run) != 1;
         *result = program_run((Program *)line->run, addresses, objects, as_tuple);
     } else {
-        PyObject *flat = PyList_New(line->tensors);
+        PyObject *flat = list_of(objects, line->tensors);
         if (!flat) goto done;
-        for (Py_ssize_t k = 0; k < line->tensors; k++) PyList_SET_ITEM(flat, k, Py_NewRef(objects[k]));
         *result = PyObject_CallOneArg(line->run, flat);
         Py_DECREF(flat);
     }
@@ -267,10 +299,12 @@ static PyObject *entry_vectorcall(PyObject *object, PyObject *const *args, size_
     Entry *self = (Entry *)object;
     Py_ssize_t count = PyVectorcall_NARGS(flags);
     if (!names || PyTuple_GET_SIZE(names) == 0) {
-        for (Py_ssize_t k = 0; k < self->lines; k++) {
+        Answered answered = {NULL, NULL};
+        PyObject *result = NULL;
+        int outcome = 0;
+        for (Py_ssize_t k = 0; k < self->lines && !outcome; k++) {
             Line *line = (Line *)Py_NewRef(self->line[k]); /* the function may reset the entry */
-            PyObject *result = NULL;
-            int outcome = try_line(line, args, count, &result);
+            outcome = try_line(line, args, count, &answered, &result);
             if (outcome > 0) {
                 self->last_level = 1;
                 self->entered++;
@@ -280,8 +314,10 @@ static PyObject *entry_vectorcall(PyObject *object, PyObject *const *args, size_
                 }
             }
             Py_DECREF(line);
-            if (outcome) return result;
         }
+        Py_XDECREF(answered.replay);
+        Py_XDECREF(answered.answers);
+        if (outcome) return result;
     }
     PyObject *slow = PyObject_GetAttr(object, dispatch_name);
     if (!slow) return NULL;
@@ -402,7 +438,7 @@ static int read_places(PyObject *sequence, Place *places, Py_ssize_t *count) {
         Place *place = &places[k];
         PyObject *holder, *key, *found;
         if (!PyArg_ParseTuple(PyTuple_GET_ITEM(sequence, k), "lOOO", &place->how, &holder, &key, &found)) return -1;
-        if (place->how < ITEM || place->how > LENGTH || (place->how == CELL && !PyCell_Check(holder))) {
+        if (place->how < ITEM || place->how > KEYS || (place->how == CELL && !PyCell_Check(holder))) {
             PyErr_SetString(PyExc_ValueError, "there is no such place");
             return -1;
         }
@@ -414,11 +450,12 @@ static int read_places(PyObject *sequence, Place *places, Py_ssize_t *count) {
     return 0;
 }
 
-/* Line(args, flat, lifted places, other places, state, run, rebuild): the first of the `flat` tensors are lifted ones. */
+/* Line(args, flat, lifted places, other places, state, replay, gates, run, rebuild): the first of the `flat` tensors are
+   lifted ones. */
 static PyObject *line_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
-    PyObject *arguments, *flat, *lifted, *places, *state, *run, *rebuild;
-    if (!PyArg_ParseTuple(args, "O!O!O!O!O!OO", &PyTuple_Type, &arguments, &PyList_Type, &flat, &PyTuple_Type, &lifted,
-                          &PyTuple_Type, &places, &PyTuple_Type, &state, &run, &rebuild))
+    PyObject *arguments, *flat, *lifted, *places, *state, *replay, *gates, *run, *rebuild;
+    if (!PyArg_ParseTuple(args, "O!O!O!O!O!OOOO", &PyTuple_Type, &arguments, &PyList_Type, &flat, &PyTuple_Type, &lifted,
+                          &PyTuple_Type, &places, &PyTuple_Type, &state, &replay, &gates, &run, &rebuild))
         return NULL;
     Py_ssize_t free = PyTuple_GET_SIZE(lifted);
     if (!exchange || PyTuple_GET_SIZE(state) != STATE_IN_KEY || free > PyList_GET_SIZE(flat)) {
@@ -468,6 +505,10 @@ static PyObject *line_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) 
         goto failed;
     }
     for (int k = 0; k < STATE_IN_KEY; k++) self->state[k] = Py_NewRef(PyTuple_GET_ITEM(state, k));
+    if (replay != Py_None) {
+        self->replay = Py_NewRef(replay);
+        self->gates = Py_NewRef(gates);
+    }
     self->run = Py_NewRef(run);
     self->rebuild = Py_NewRef(rebuild);
     return (PyObject *)self;
@@ -489,6 +530,8 @@ static int line_traverse(Line *self, visitproc visit, void *arg) {
         Py_VISIT(self->place[k].key);
         Py_VISIT(self->place[k].found);
     }
+    Py_VISIT(self->replay);
+    Py_VISIT(self->gates);
     Py_VISIT(self->run);
     Py_VISIT(self->rebuild);
     return 0;
@@ -507,6 +550,8 @@ static int line_clear(Line *self) {
         Py_CLEAR(self->lifted_place[k].found);
     }
     self->places = 0;
+    Py_CLEAR(self->replay);
+    Py_CLEAR(self->gates);
     Py_CLEAR(self->run);
     Py_CLEAR(self->rebuild);
     return 0;

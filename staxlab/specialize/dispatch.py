@@ -74,7 +74,7 @@ class Version:
     key: Key
     region: Region
     number: int
-    replay_code: str = field(default="", repr=False)
+    replay: Callable[[list[torch.Tensor]], tuple | None] | None = field(default=None, repr=False)
     line: Any = field(default=None, repr=False)  # what the first level knows of this version
     vain_lines: int = field(default=0, repr=False)
     served_before: int = field(default=0, repr=False)  # calls not counted by the present line
@@ -165,6 +165,7 @@ class Dispatcher(Entry):
             self._versions: list[Version] = []
             self._cache: dict[tuple, list[Version]] = {}
             self._states: dict[tuple, FreeState] = {}
+            self._replays: dict[str, Callable[[list[torch.Tensor]], tuple | None]] = {}
             self._lines = Lines(self)
             self._forget_lines()
             self._fingerprint_hits = self._key_hits = self._eager = self._compiled = 0
@@ -263,7 +264,7 @@ class Dispatcher(Entry):
         else:
             self._key_hits += 1
             self.last_level = 3
-        if not kwargs and version.region.capture.replay is None:
+        if not kwargs:
             self._lines.remember(version, args, lookup, state, flat)
         return version, flat
 
@@ -290,15 +291,14 @@ class Dispatcher(Entry):
 
     def _choose(self, candidates: Any, args: tuple, kwargs: dict) -> tuple[Version | None, list[torch.Tensor]]:
         """The candidate whose data gates answer as they did when it was captured. Equal replays run once."""
-        answers: dict[str, Any] = {}
+        answers: dict[Any, Any] = {}
         for version in candidates:
-            capture = version.region.capture
-            flat = capture.bind(args, kwargs)
-            if capture.replay is None:
+            flat = version.region.capture.bind(args, kwargs)
+            if version.replay is None:
                 return version, flat
-            if version.replay_code not in answers:
-                answers[version.replay_code] = _replay(capture.replay, flat)
-            if answers[version.replay_code] == version.key.gamma_g:
+            if version.replay not in answers:
+                answers[version.replay] = version.replay(flat)
+            if answers[version.replay] == version.key.gamma_g:
                 return version, flat
         return None, []
 
@@ -332,21 +332,24 @@ class Dispatcher(Entry):
         gate_names = tuple(_gate_name(gate) for gate in replay.gates) if replay is not None else ()
         key = self._key(lookup, state, gates, gate_names)
         region.key = key  # only now complete: tracing has found the data gates
-        code = _replay_code(replay) if replay is not None else ""
-        version = Version(key, region, len(self._versions) + 1, replay_code=code)
+        version = Version(key, region, len(self._versions) + 1, replay=self._shared_replay(replay))
         self._versions.append(version)
         self._growth.append((self.cache_info().calls, len(self._versions)))
         self._cache.setdefault(lookup, []).append(version)
         return version
 
+    def _shared_replay(self, replay: Any) -> Callable[[list[torch.Tensor]], tuple | None] | None:
+        """The replay as a function from flat inputs to comparable answers; one object for equal replays."""
+        if replay is None:
+            return None
+        code = replay.module.code + repr([gate.kind for gate in replay.gates]) + repr(replay.uses)
+        return self._replays.setdefault(code, replay.component())
+
     def _explain(self, args: tuple, kwargs: dict, lookup: tuple, state: FreeState, *, record: bool) -> None:
         """Check every version's guards on this call and note which failed (line 9 of Algorithm 2.1)."""
         failures = []
         for version in self._versions:
-            replay = version.region.capture.replay
-            gates: tuple = ()
-            if replay is not None:
-                gates = _actual_gates(version, args, kwargs)
+            gates = _actual_gates(version, args, kwargs) if version.replay is not None else ()
             actual = self._key(lookup, state, gates, version.key.names.gates)
             failed = failing_guards(version.key, actual)
             failures.append((version.number, failed))
@@ -416,25 +419,12 @@ def _gather_roots(path: str, sig: Signature, value: Any, roots: list[tuple[str, 
             _gather_roots(f"{path}[{key!r}]", inner, part, roots)
 
 
-def _replay(replay: Any, flat: list[torch.Tensor]) -> tuple | None:
-    """The answers of the gates on these inputs, comparable; None if the replay fails, as it may off its own path."""
-    try:
-        return gate_signature(replay.evaluate(flat))
-    except Exception:
-        return None
-
-
 def _actual_gates(version: Version, args: tuple, kwargs: dict) -> tuple:
     """What a version's gates answer on a call that may have other shapes; () where that cannot be computed."""
-    capture = version.region.capture
     try:
-        return _replay(capture.replay, capture.bind(args, kwargs)) or ()
+        return version.replay(version.region.capture.bind(args, kwargs)) or ()
     except Exception:
         return ()
-
-
-def _replay_code(replay: Any) -> str:
-    return replay.module.code + repr([gate.kind for gate in replay.gates]) + repr(replay.uses)
 
 
 def _gate_name(gate: Any) -> str:

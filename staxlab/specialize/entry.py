@@ -24,7 +24,7 @@ from .signature import TENSOR, VALUE, tensor_signature
 MOST_VAIN_LINES = 4
 
 #: How the extension reads free variables, by :attr:`Place.how`. What is not among these takes the slower levels.
-_PLACES = {"item": 0, "cell": 1, "attribute": 2, "length": 3}
+_PLACES = {"item": 0, "cell": 1, "attribute": 2, "length": 3, "keys": 4}
 
 
 class PythonEntry:
@@ -93,8 +93,10 @@ class Lines:
     def remember(self, version: Any, args: tuple, lookup: tuple, state: FreeState, flat: list[torch.Tensor]) -> None:
         """A lower level found ``version`` for this call without keyword arguments: serve the next like it, where that
         is sound."""
-        line = self._native(version, args, lookup, state, flat) if native.available else self._python(
-            version, args, lookup, state
+        line = (
+            self._native(version, args, lookup, state, flat)
+            if native.available
+            else self._python(version, args, lookup, state)
         )
         if line is not None:
             self.entry._add_line(line, version.line)
@@ -132,6 +134,8 @@ class Lines:
                     for place, found in zip(others, state.rest, strict=True)
                 ),
                 (ambient.grad_mode, ambient.inference_mode, ambient.default_dtype, ambient.deterministic),
+                version.replay,
+                version.key.gamma_g,
                 getattr(region, "executor", region.call),
                 region.capture.rebuild_single,
             )
@@ -144,7 +148,7 @@ class Lines:
         if ids != self.last_ids:
             self.entry._last, self.last_ids = None, ids
             return None
-        if not all(type(a) is torch.Tensor for a in args):
+        if version.replay is not None or not all(type(a) is torch.Tensor for a in args):
             return None
         try:
             return LastCall(version.region, args, lookup[0], lookup[-1], state)
