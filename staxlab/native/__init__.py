@@ -83,6 +83,19 @@ Line: Any = getattr(_extension, "Line", None)
 Program: Any = getattr(_extension, "Program", None)
 
 
+#: Smaller tensors than this come from PyTorch's allocator as fast; larger ones are fresh pages there, each a page fault.
+POOLED_FROM = 1 << 18
+
+
+def empty(shape: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    """An uninitialised CPU tensor: over memory of the pool where that pays and the layout allows it."""
+    extent = 1 + sum([(n - 1) * s for n, s in zip(shape, stride)])  # noqa: B905
+    size = extent * dtype.itemsize
+    if not available or size < POOLED_FROM or dtype not in DLPACK_TYPES or len(shape) > 12 or 0 in shape:
+        return torch.empty_strided(shape, stride, dtype=dtype)
+    return _extension.pool_empty(size, DLPACK_TYPES[dtype], shape, stride)
+
+
 def pool_statistics() -> dict[str, int]:
     """What the pool has done: blocks ``taken`` and ``reused``, ``lent_bytes``, ``resting_bytes``, ``resting_blocks``,
     and its ``limit`` in bytes. Empty without the extension."""

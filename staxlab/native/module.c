@@ -33,6 +33,7 @@ static PyObject *connect(PyObject *module, PyObject *args) {
 static PyMethodDef functions[] = {
     {"connect", connect, METH_VARARGS, "Find PyTorch's DLPack functions."},
     {"ambient_shortcuts", ambient_shortcuts, METH_NOARGS, "What the shortcuts to the ambient state answer now."},
+    {"pool_empty", pool_empty, METH_VARARGS, "An uninitialised tensor over memory of the pool."},
     {"pool_statistics", pool_statistics, METH_NOARGS, "How the pool has been used, as a dict."},
     {"pool_clear", pool_clear, METH_NOARGS, "Return all memory at rest to the system."},
     {"pool_limit", pool_limit, METH_O, "Set how many bytes may rest in the pool."},

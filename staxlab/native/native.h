@@ -64,6 +64,7 @@ typedef struct Block {
 
 Block *pool_take(size_t bytes); /* NULL when memory is exhausted; needs no interpreter lock */
 void pool_give(Block *block);   /* likewise */
+PyObject *pool_empty(PyObject *module, PyObject *args);
 PyObject *pool_statistics(PyObject *module, PyObject *unused);
 PyObject *pool_clear(PyObject *module, PyObject *unused);
 PyObject *pool_limit(PyObject *module, PyObject *bytes);

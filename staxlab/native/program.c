@@ -137,6 +137,17 @@ done:
     return result;
 }
 
+static int read_buffer(PyObject *item, Buffer *buffer);
+
+/* pool_empty(bytes, (type code, bits), shape, strides): an uninitialised tensor over memory of the pool, for results that a
+   Python wrapper allocates. */
+PyObject *pool_empty(PyObject *module, PyObject *args) {
+    Buffer spec;
+    if (read_buffer(args, &spec)) return NULL;
+    Block *block = pool_take(spec.bytes);
+    return block ? hand_out(&spec, block) : PyErr_NoMemory();
+}
+
 /* -- construction from Python -------------------------------------------------------------------------------------- */
 
 static int slots_of(PyObject *sequence, Py_ssize_t least, Py_ssize_t most, int **slots, int *count) {

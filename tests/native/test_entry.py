@@ -113,7 +113,9 @@ def test_what_is_served_is_what_the_key_allows(names, again):
     for name in names:
         if isinstance(x, torch.Tensor) and x.is_inference() and name in ("values", "resized", "data swapped"):
             continue
-        start = x if isinstance(x, torch.Tensor) and x.shape == (4, 4) and type(x) is torch.Tensor else torch.randn(4, 4)
+        start = (
+            x if isinstance(x, torch.Tensor) and x.shape == (4, 4) and type(x) is torch.Tensor else torch.randn(4, 4)
+        )
         if start.requires_grad or start.is_inference() or start.dtype is not torch.float32 or start.is_neg():
             start = torch.randn(4, 4)
         if name in ("transposed in place", "resized") and not start.is_contiguous():

@@ -183,6 +183,33 @@ def test_what_a_program_cannot_do_runs_through_the_wrapper_and_says_why():
     assert "view" in reasons["view"] and "C++" in reasons["library"]
 
 
+def test_large_results_of_a_python_wrapper_come_from_the_pool():
+    compiled = staxlab.compile(lambda x: (x + 1).t(), strict_native=True)
+    x = torch.randn(300, 400)
+    assert "pooled((300, 400)" in str(_after(compiled, x).versions[0].compilation.wrapper)
+    before = native.pool_statistics()["taken"]
+    y = compiled(x)
+    assert torch.equal(y, (x + 1).t()) and y.stride() == (1, 400)
+    assert native.pool_statistics()["taken"] == before + 1
+    small = _after(staxlab.compile(lambda x: (x + 1).t()), torch.randn(3, 4))
+    assert "pooled" not in str(small.versions[0].compilation.wrapper)
+
+
+def _after(compiled, *args):
+    compiled(*args)
+    return compiled
+
+
+@pytest.mark.parametrize("dtype", list(native.DLPACK_TYPES))
+@pytest.mark.parametrize(
+    "shape, stride", [((70_000, 8), (8, 1)), ((8, 70_000), (1, 8)), ((3,), (1,)), ((), ()), ((0, 9), (9, 1))]
+)
+def test_an_empty_tensor_is_what_was_asked_for(dtype, shape, stride):
+    y = native.empty(shape, stride, dtype)
+    assert (tuple(y.shape), y.dtype) == (shape, dtype) and y.device.type == "cpu"
+    assert y.stride() == stride or y.numel() == 0
+
+
 def test_a_returned_input_is_the_input():
     compiled = staxlab.compile(lambda x: (x, x + 1))
     x = torch.randn(4)
