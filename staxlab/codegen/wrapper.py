@@ -229,8 +229,8 @@ class _WrapperWriter:
 
 
 _RESERVED = frozenset(
-    "call check inputs results empty pooled empty_strided as_strided in_layout float del return def assert and or not is in "
-    "lambda None True False if else for while class import from as with try except finally raise pass yield global "
+    "call check inputs results empty pooled empty_strided as_strided in_layout float del return def assert and or not is "
+    "in lambda None True False if else for while class import from as with try except finally raise pass yield global "
     "nonlocal async await break continue elif".split()
 )
 

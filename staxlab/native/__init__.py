@@ -83,7 +83,7 @@ Line: Any = getattr(_extension, "Line", None)
 Program: Any = getattr(_extension, "Program", None)
 
 
-#: Smaller tensors than this come from PyTorch's allocator as fast; larger ones are fresh pages there, each a page fault.
+#: Tensors below this size come from PyTorch's allocator as fast; larger ones are fresh pages there, each a page fault.
 POOLED_FROM = 1 << 18
 
 
