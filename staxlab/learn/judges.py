@@ -42,7 +42,7 @@ Judge = Callable[[Any], Verdict]
 FLOAT_TOLERANCE = RELATIVE_TOLERANCE
 # A decimal this close is the right value, written with too few digits.
 FIRST_DIGITS = Fraction(1, 1000)
-TOO_FEW_DIGITS = "The right value, rounded too early: give ten digits or more, or the fraction or formula it comes from."
+TOO_FEW_DIGITS = "The right value, rounded too early: give ten digits or more, or a fraction, or the formula behind it."
 
 
 @dataclass(frozen=True)
