@@ -298,13 +298,14 @@ def _compare(yours: set[int], graph: CountedGraph) -> Verdict | None:
     truth = graph.ancestors()
     if yours == truth:
         return None
-    facts = (("graph", graph), ("yours", _names(yours)), ("slice", _names(truth)))
+    facts = (("graph", graph), ("yours", _names(yours)))
     missing, extra = truth - yours, yours - truth
     if missing & set(graph.gate_numbers):
         return wrong("A gate is missing: the slice contains the nodes it starts from.", *facts, mistake="gate-missing")
     if missing:
-        return wrong("An ancestor is missing.", *facts, mistake="ancestor-missing")
-    return wrong(f"{_names(extra)} is needed by no gate.", *facts, mistake="not-needed")
+        message = f"An ancestor is missing: %{max(missing)} is read on the way to a gate."
+        return wrong(message, *facts, mistake="ancestor-missing")
+    return wrong(f"From %{min(extra)} there is no path to a gate.", *facts, mistake="not-needed")
 
 
 def _too_slow(counts: Counts, graph: CountedGraph, size: tuple[str, str]) -> Verdict:
