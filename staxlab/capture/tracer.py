@@ -21,7 +21,6 @@ from __future__ import annotations
 import builtins
 import linecache
 import operator
-import warnings
 from typing import Any
 
 import torch
@@ -29,7 +28,7 @@ from torch.overrides import TorchFunctionMode
 
 from ..errors import CaptureError, SideEffectWarning, StaxError
 from ..options import Options
-from ..provenance import SourceLocation
+from ..provenance import SourceLocation, warn_user
 from ..specialize.ambient import read_ambient, recording
 from ..specialize.free_variables import Environment, Place, collect
 from ..specialize.signature import aliasing
@@ -166,11 +165,8 @@ class Tracer(TorchFunctionMode):
             self._forget()
         if self.effects:
             seen = "; ".join(map(str, self.effects[:3]))
-            warnings.warn(
-                f"{name_of(self.fn)!r} has Python side effects, which happen only while it is traced: {seen}",
-                SideEffectWarning,
-                stacklevel=4,
-            )
+            what = "has Python side effects, which happen only while it is traced"
+            warn_user(f"{name_of(self.fn)!r} {what}: {seen}", SideEffectWarning)
         module = GraphModule(self.graph)
         return Capture(
             name=name_of(self.fn),

@@ -22,10 +22,11 @@ import shutil
 import stat
 import tempfile
 import threading
-import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+
+from ..provenance import warn_user
 
 log = logging.getLogger("staxlab.cache")
 
@@ -59,7 +60,8 @@ def directory() -> Path:
             return wanted
         replacement = _private_directory()
         if str(wanted) not in _usable:
-            warnings.warn(f"the cache directory {wanted} {problem}; using {replacement} for this process", stacklevel=2)
+            said = f"the cache directory {wanted} {problem}; using {replacement} for this process"
+            warn_user(said, UserWarning)
         _usable[str(wanted)] = replacement
         return replacement
 
