@@ -39,9 +39,10 @@ from .gates import KINDS, DataGate, replay_graph
 from .graph import Graph, Node, TensorMeta, describe_value, target_name
 from .isolation import RESEEDING, CallFacts, RandomState, Watcher
 from .module import GraphModule
+from .outside import Outside, PythonEffect
 from .proxy import Proxy, Symbol, SymbolTable
 from .python_state import PythonState
-from .record import Capture, Input, PythonEffect, ShapeRead
+from .record import Capture, Input, ShapeRead
 from .spelling import Frame, property_access, spell, tensor_methods
 from .values import (
     PLAIN,
@@ -104,6 +105,7 @@ class Tracer(TorchFunctionMode):
         self.samples: list[torch.Tensor] = []
         self.free_places: list[Place] = []
         self.watcher = Watcher(lambda: Frame(Tracer._call.__code__).location)
+        self.outside = Outside()
         self.ambient = read_ambient()
         self.autocast = autocast_state()
         self.detached: dict[Node, Node] = {}
@@ -139,11 +141,11 @@ class Tracer(TorchFunctionMode):
                     remedy="take the next item outside and pass it as an argument",
                 )
             expressions = self._make_placeholders(leaves)
-            with self.watcher.seeding_watched():
+            with self.outside.watched():
                 result = self._call()
             self._check_after(random_state, python_state)
             spec = self._finish(result)
-            self.effects += python_state.effects()
+            self.effects += self.outside.effects + python_state.effects()
         except StaxError as error:
             python_state.restore()
             random_state.restore_python()
@@ -240,8 +242,9 @@ class Tracer(TorchFunctionMode):
     def _check_after(self, random_state: RandomState, python_state: PythonState) -> None:
         if self.refusal is not None:
             raise self.refusal  # the user's code caught our refusal and went on
-        if self.watcher.refusal is not None:
-            raise self.watcher.refusal
+        refusal = self.watcher.refusal or self.outside.refusal
+        if refusal is not None:
+            raise refusal
         self._check_not_caught()
         self.watcher.check_random_state()
         drawn = random_state.python_changed()
