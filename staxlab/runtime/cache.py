@@ -26,8 +26,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..provenance import warn_user
-
 log = logging.getLogger("staxlab.cache")
 
 _lock = threading.Lock()
@@ -60,6 +58,8 @@ def directory() -> Path:
             return wanted
         replacement = _private_directory()
         if str(wanted) not in _usable:
+            from ..provenance import warn_user  # this module runs alone as well
+
             said = f"the cache directory {wanted} {problem}; using {replacement} for this process"
             warn_user(said, UserWarning)
         _usable[str(wanted)] = replacement
