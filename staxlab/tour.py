@@ -129,13 +129,14 @@ def run(
 
 
 def place(roofline: Roofline, rows: int = ROWS, columns: int = COLUMNS, *, readings: int = 15) -> Roofline:
-    """The same roofline with Example 1.1 on it, eager and compiled: model bytes and operations, measured medians.
+    """The same roofline with Example 1.1 on it, eager and compiled: model bytes and operations, measured medians with
+    their intervals.
 
     Raises BuildError without a C++ compiler.
     """
     import staxlab
 
-    from .measure.roofline import Point
+    from .measure.roofline import measured_point
     from .measure.timing import compare
 
     function, arguments = example(rows, columns)
@@ -145,7 +146,7 @@ def place(roofline: Roofline, rows: int = ROWS, columns: int = COLUMNS, *, readi
     sides = {"eager": lambda: function(*arguments), "compiled": lambda: compiled(*arguments)}
     timed = compare(sides, readings=readings)
     return roofline.with_points(
-        Point(f"Example 1.1, {name}", side.operations, side.nbytes, timed[name].median)
+        measured_point(f"Example 1.1, {name}", timed[name], side.operations, side.bytes_read, side.bytes_written)
         for name, side in (("eager", traffic.eager), ("compiled", traffic.compiled))
     )
 
