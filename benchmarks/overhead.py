@@ -3,7 +3,8 @@
     python -m benchmarks.overhead --peers eager,torch_compile,xla,staxlab --out overhead.json
 
 A compiled call checks its guards before it works. Calling again with the *same* tensor may take a shorter way than
-calling with a *new* one, so both are measured. Proposition 13.6 turns the difference to eager into the smallest tensor
+calling with a *new* one, so both are measured. The same function behind a data gate (``if x.sum() > 0``) shows what
+replaying a question costs: a compiler that keeps one graph must ask it again at every call. Proposition 13.6 turns the difference to eager into the smallest tensor
 for which fusing the two operators pays.
 """
 
@@ -23,6 +24,12 @@ def function(x: Any) -> Any:
     return x * 2 + 1
 
 
+def gated(x: Any) -> Any:
+    if x.sum() > 0:
+        return x * 2 + 1
+    return x - 1
+
+
 def sides(
     peers: Sequence[str], elements: int, device: str = "cpu"
 ) -> tuple[dict[str, Callable[[], Any]], dict[str, str]]:
@@ -34,6 +41,7 @@ def sides(
 
     same = torch.randn(elements, device=device)
     pool = [torch.randn(elements, device=device) for _ in range(512)]
+    positive = [tensor.abs() for tensor in pool]
     found: dict[str, Callable[[], Any]] = {}
     missing: dict[str, str] = {}
 
@@ -46,12 +54,15 @@ def sides(
     def build(name: str) -> None:
         if name == "eager":
             add(name, function, same, pool)
+            add(f"{name}, data gate", gated, same.abs(), positive)
         elif name == "torch_compile":
             add(name, torch.compile(function), same, pool)
+            add(f"{name}, data gate", torch.compile(gated), same.abs(), positive)
         elif name == "staxlab":
             import staxlab
 
             add(name, staxlab.compile(function, strict_native=True), same, pool)
+            add(f"{name}, data gate", staxlab.compile(gated, strict_native=True), same.abs(), positive)
         elif name == "xla":
             import jax
             import jax.numpy as jnp
@@ -97,14 +108,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"{name}: {reason}")
     if not timed:
         return 2
-    comparison = compare(timed, readings=options.readings, warmup=50, order="random", device=options.device, calls=options.calls)
+    comparison = compare(
+        timed, readings=options.readings, warmup=50, order="random", device=options.device, calls=options.calls
+    )
     print(comparison.table().text())
+    ratios = {}
+    for timing in comparison.timings:
+        peer, _, call = timing.name.partition(", ")
+        if peer != "eager" and f"eager, {call}" in timed and timing.readings:
+            ratio = comparison.ratio(f"eager, {call}", timing.name)  # time of the peer over time of eager
+            ratios[timing.name] = ratio.to_json()
+            print(f"{timing.name}: {ratio.median:.3g} of eager's time ({ratio})")
     eager = next((t for t in comparison.timings if t.name == "eager, new tensor"), None)
     sizes: dict[str, float] = {}
     if eager is not None and eager.readings:
         bandwidth = options.bandwidth or _bandwidth(options.device)
         for timing in comparison.timings:
-            if not timing.name.startswith("eager") and timing.readings:
+            if not timing.name.startswith("eager") and "data gate" not in timing.name and timing.readings:
                 sizes[timing.name] = max(amortize.minimum_size(2, eager.median / 2, timing.median, bandwidth), 0.0)
         for name, size in sizes.items():
             above = f"above {size:,.0f} elements" if size > 0 else "at any size"
@@ -119,6 +139,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             "elements": options.elements,
             "missing": missing,
             "comparison": comparison.to_json(),
+            "of_eager": ratios,
             "smallest_size_worth_fusing": sizes,
         }
         options.out.parent.mkdir(parents=True, exist_ok=True)

@@ -307,35 +307,53 @@ typedef struct {
     int last_level;
 } Entry;
 
+/* The result of the line these arguments fit; NULL without an error if there is none. */
+static PyObject *serve(Entry *self, PyObject *const *args, Py_ssize_t count) {
+    Answered answered = {NULL, NULL};
+    PyObject *result = NULL;
+    int outcome = 0;
+    for (Py_ssize_t k = 0; k < self->lines && !outcome; k++) {
+        Line *line = (Line *)Py_NewRef(self->line[k]); /* the function may reset the entry */
+        outcome = try_line(line, args, count, &answered, &result);
+        if (outcome > 0) {
+            self->last_level = 1;
+            self->entered++;
+            if (k > 0 && k < self->lines && self->line[k] == line) {
+                self->line[k] = self->line[0];
+                self->line[0] = line;
+            }
+        }
+        Py_DECREF(line);
+    }
+    Py_XDECREF(answered.replay);
+    Py_XDECREF(answered.answers);
+    return result;
+}
+
 static PyObject *entry_vectorcall(PyObject *object, PyObject *const *args, size_t flags, PyObject *names) {
-    Entry *self = (Entry *)object;
     Py_ssize_t count = PyVectorcall_NARGS(flags);
     if (!names || PyTuple_GET_SIZE(names) == 0) {
-        Answered answered = {NULL, NULL};
-        PyObject *result = NULL;
-        int outcome = 0;
-        for (Py_ssize_t k = 0; k < self->lines && !outcome; k++) {
-            Line *line = (Line *)Py_NewRef(self->line[k]); /* the function may reset the entry */
-            outcome = try_line(line, args, count, &answered, &result);
-            if (outcome > 0) {
-                self->last_level = 1;
-                self->entered++;
-                if (k > 0 && k < self->lines && self->line[k] == line) {
-                    self->line[k] = self->line[0];
-                    self->line[0] = line;
-                }
-            }
-            Py_DECREF(line);
-        }
-        Py_XDECREF(answered.replay);
-        Py_XDECREF(answered.answers);
-        if (outcome) return result;
+        PyObject *result = serve((Entry *)object, args, count);
+        if (result || PyErr_Occurred()) return result;
     }
     PyObject *slow = PyObject_GetAttr(object, dispatch_name);
     if (!slow) return NULL;
     PyObject *result = PyObject_Vectorcall(slow, args, count, names);
     Py_DECREF(slow);
     return result;
+}
+
+/* _serve(args): (result,) if the first level can serve a call whose keywords have been put in their places, else None. */
+static PyObject *entry_serve(Entry *self, PyObject *args) {
+    if (!PyTuple_CheckExact(args)) {
+        PyErr_SetString(PyExc_TypeError, "the arguments are a tuple");
+        return NULL;
+    }
+    PyObject *result = serve(self, PySequence_Fast_ITEMS(args), PyTuple_GET_SIZE(args));
+    if (!result) return PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
+    PyObject *wrapped = PyTuple_Pack(1, result);
+    Py_DECREF(result);
+    return wrapped;
 }
 
 static PyObject *entry_call(PyObject *self, PyObject *args, PyObject *kwargs) {
@@ -400,6 +418,7 @@ static void entry_dealloc(Entry *self) {
 
 static PyMethodDef entry_methods[] = {
     {"_add_line", (PyCFunction)entry_add, METH_VARARGS, "Serve calls that fit this line, in place of an outdated one."},
+    {"_serve", (PyCFunction)entry_serve, METH_O, "The result in a tuple if a line fits these arguments, else None."},
     {"_forget_lines", (PyCFunction)entry_forget, METH_NOARGS, "Drop every line and the counts."},
     {NULL},
 };

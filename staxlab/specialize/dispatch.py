@@ -218,6 +218,9 @@ class Dispatcher(Entry):
             return self.fn(*args, **kwargs)
         if kwargs:
             args, kwargs = self._call_parameters.canonical(len(args), tuple(kwargs))(args, kwargs)
+            served = None if kwargs else self._serve(args)
+            if served is not None:
+                return served[0]
         version, flat = self._find(args, kwargs)
         if version is None:
             self._eager += 1

@@ -36,13 +36,18 @@ class PythonEntry:
     _entered: int = 0
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        served = None if kwargs else self._serve(args)
+        return self._dispatch(*args, **kwargs) if served is None else served[0]
+
+    def _serve(self, args: tuple) -> tuple[Any] | None:
+        """The result in a tuple if the last call was one like this, else None."""
         last = self._last
-        if last is not None and not kwargs and last.matches(args):
-            self.last_level = 1
-            self._entered += 1
-            last.calls += 1
-            return last.rebuild(last.run(last.bind(args, kwargs)))
-        return self._dispatch(*args, **kwargs)
+        if last is None or not last.matches(args):
+            return None
+        self.last_level = 1
+        self._entered += 1
+        last.calls += 1
+        return (last.rebuild(last.run(last.bind(args, {}))),)
 
     def _dispatch(self, *args: Any, **kwargs: Any) -> Any:
         raise NotImplementedError

@@ -57,6 +57,25 @@ def test_fresh_tensors_are_served_by_the_first_level():
     assert info.calls == 8 == compiled.versions[0].calls and info.compilations == 1
 
 
+def test_keyword_arguments_are_put_in_their_places_first():
+    compiled = dispatcher(lambda x, scale=2, shift=1: x * scale + shift)
+    x = torch.randn(4)
+    for _ in range(4):
+        for got, expected in (
+            (compiled(x), x * 2 + 1),
+            (compiled(x, shift=5), x * 2 + 5),
+            (compiled(shift=5, x=x), x * 2 + 5),
+            (compiled(x, 3), x * 3 + 1),
+            (compiled(x, scale=3), x * 3 + 1),
+        ):
+            assert torch.equal(got, expected)
+    assert len(compiled.versions) == 3
+    if native.available:
+        for _ in range(2):
+            compiled(scale=3, x=torch.randn(4))
+        assert compiled.last_level == 1
+
+
 MUTATIONS = {
     "nothing": lambda x: x,
     "values": lambda x: x.add_(1),
