@@ -23,6 +23,9 @@ DLPACK_TYPES: dict[torch.dtype, tuple[int, int]] = {
     torch.bfloat16: (4, 16), torch.bool: (6, 8),
 }  # fmt: skip
 
+#: Which interface of the extension this module speaks (`native.h` has the same number).
+INTERFACE = 1
+
 # How `entry.c` calls an exported function that answers what a Python function would.
 _ASK, _FLAG, _DEPTH, _SCALAR, _FLAG_OF_DEVICES, _FLAG_OF_KEY, _FLAG_OF_OBJECT, _POINTER = range(8)
 
@@ -89,6 +92,8 @@ def _connect() -> tuple[Any, str]:
         from . import _native
     except ImportError as error:
         return None, f"the extension was not built when the package was installed ({error})"
+    if getattr(_native, "INTERFACE", 0) != INTERFACE:
+        return None, "the extension was built from an older version of its sources; install the package again"
     from torch.autograd import forward_ad
 
     table = tuple((read, off, *_shortcut(kind, symbol)) for read, off, kind, symbol in _READERS)

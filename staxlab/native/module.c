@@ -51,7 +51,7 @@ PyMODINIT_FUNC PyInit__native(void) {
     program_type = (PyTypeObject *)PyType_FromSpec(&program_spec);
     PyObject *line = PyType_FromSpec(&line_spec), *entry = PyType_FromSpec(&entry_spec);
     if (!program_type || !line || !entry || PyModule_AddObjectRef(module, "Program", (PyObject *)program_type) ||
-        PyModule_AddObjectRef(module, "Line", line) || PyModule_AddObjectRef(module, "Entry", entry)) {
+        PyModule_AddObjectRef(module, "Line", line) || PyModule_AddIntConstant(module, "INTERFACE", INTERFACE) || PyModule_AddObjectRef(module, "Entry", entry)) {
         Py_DECREF(module);
         return NULL;
     }

@@ -45,6 +45,9 @@ typedef struct Exchange {
     int (*current_stream)(int32_t device_type, int32_t device_id, void **out);
 } Exchange;
 
+/* Raised whenever Python and the extension must be of one make; `__init__.py` has the same number. */
+enum { INTERFACE = 1 };
+
 enum { DEVICE_CPU = 1, MOST_DIMENSIONS = 12 };
 
 extern const Exchange *exchange;       /* set by `connect` */

@@ -4,8 +4,9 @@ An entry's name is a hash of everything that determines its content, so an entry
 changes, changes the name (Proposition 11.1). Three rules keep readers safe.
 
 * *Whole or absent.* A file is written under a temporary name and renamed, which is atomic.
-* *Verified.* Next to the bytes stands their SHA-256. An entry that was truncated, overwritten or half deleted does not
-  match, is dropped, and is built again; nobody is told anything but the log.
+* *Verified.* Next to the bytes stands a SHA-256 over them and the entry's name. An entry that was truncated, overwritten,
+  half deleted, or put under another entry's name does not match, is dropped, and is built again; nobody is told anything
+  but the log.
 * *Private.* A shared library is code. An entry, or a directory, that another user could have written is not read.
 
 A directory that cannot be used is replaced by a private temporary one, with one warning.
@@ -111,12 +112,16 @@ def read_verified(name: str) -> bytes | None:
     except OSError:
         return None
     content = data[_DIGEST:]
-    if len(data) < _DIGEST or hashlib.sha256(content).digest() != data[:_DIGEST]:
+    if len(data) < _DIGEST or _digest(name, content) != data[:_DIGEST]:
         log.warning("cache entry %s is damaged: dropped", name)
         with contextlib.suppress(OSError):
             path.unlink()
         return None
     return content
+
+
+def _digest(name: str, content: bytes) -> bytes:
+    return hashlib.sha256(name.encode() + b"\0" + content).digest()
 
 
 def write_verified(name: str, content: bytes) -> None:
@@ -125,7 +130,7 @@ def write_verified(name: str, content: bytes) -> None:
         path = path_of(name)
         try:
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            atomic_write(path, hashlib.sha256(content).digest() + content)
+            atomic_write(path, _digest(name, content) + content)
             return
         except OSError as error:
             log.warning("cache entry %s could not be stored: %s", name, error)

@@ -478,6 +478,12 @@ def test_reset_from_inside_a_call():
     assert torch.equal(compiled(torch.ones(3)), torch.full((3,), 2.0))
 
 
+@needs_extension
+def test_an_extension_of_another_make_is_not_used(monkeypatch):
+    monkeypatch.setattr(native, "INTERFACE", native.INTERFACE + 1)
+    assert native._connect() == (None, native._connect()[1]) and "older version" in native._connect()[1]
+
+
 def test_without_the_extension_everything_is_the_same_only_slower():
     """The dispatcher's own tests, with the extension turned off."""
     environment = {**os.environ, "STAXLAB_NATIVE": "0", "PYTHONPATH": str(ROOT)}

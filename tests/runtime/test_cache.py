@@ -51,6 +51,17 @@ def test_damage_is_noticed_and_the_entry_dropped(cache_dir, damage):
     assert cache.read_verified(KEY) == b"again"
 
 
+def test_an_entry_under_another_ones_name_is_not_taken_for_it(cache_dir):
+    other = "ab" + "1" * 62
+    cache.write_verified(KEY, b"one")
+    cache.write_verified(other, b"two")
+    first, second = entry(cache_dir), cache_dir / "ab" / other
+    swapped = first.read_bytes(), second.read_bytes()
+    first.write_bytes(swapped[1])
+    second.write_bytes(swapped[0])
+    assert cache.read_verified(KEY) is None and cache.read_verified(other) is None
+
+
 def test_an_entry_others_can_write_is_not_read(cache_dir):
     cache.write_verified(KEY, b"content")
     entry(cache_dir).chmod(0o666)
