@@ -228,6 +228,10 @@ def _shown(compilation: Any, wanted: Sequence[str]) -> Iterator[str]:
 
 
 def _machine_code(compilation: Any, kind: str | None) -> Iterator[str]:
+    if kind in ("ptx", "sass") and not compilation.device.is_gpu:
+        raise OptionError(
+            f"{kind} is machine code of a GPU, and the target is cpu", remedy="--stage asm, or --target sm_90"
+        )
     native = [kernel for kernel in compilation.kernels or () if kernel.language != "extern"]
     if not native:
         why = compilation.fallback_reason or "PyTorch's own routines do all of it"

@@ -56,6 +56,7 @@ def test_version(capsys):
             ["explain", "-c", SOFTMAX, "--target", "sm_91"],
             "code for sm_91 is not generated yet; known: cpu, cuda, sm_80",
         ),
+        (["explain", "-c", SOFTMAX, "--stage", "sass"], "sass is machine code of a GPU, and the target is cpu"),
         (["explain", "-c", SOFTMAX, "--target", "gpu"], "unknown target 'gpu'; did you mean 'cuda'?"),
         (["explain", "-c", "torch.randn(3) @ torch.randn(4)"], "PyTorch itself cannot run this: RuntimeError"),
         (["cache", "burn"], "invalid choice: 'burn'"),
@@ -154,7 +155,12 @@ def test_strict_accepts_library_calls(capsys):
     status, out, _ = run(
         capsys, "explain", "-c", "torch.randn(4, 4) @ torch.randn(4, 4)", "--strict", "--stage", "kernels"
     )
-    assert status == 0 and "extern" in out
+    assert status == 0 and "extern" in out and "library call, on purpose" in out
+
+
+def test_a_fallback_says_in_the_kernel_why_it_is_one(capsys):
+    _, out, _ = run(capsys, "explain", "-c", "torch.ones(3).to(torch.complex64) * 2", "--stage", "kernels")
+    assert "fallback: mul has a lowering, but not for complex64" in out
 
 
 def test_explain_names_a_directory_that_does_not_exist(capsys, tmp_path):

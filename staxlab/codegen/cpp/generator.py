@@ -75,7 +75,8 @@ def _extern_kernel(schedule: Schedule, node: ScheduleNode, position: int, device
     assert extern is not None
     writer = CodeWriter()
     results = ", ".join(identifier(b) for b in node.buffers)
-    writer.emit(f"{results} = {extern.operator}  # run by PyTorch ({extern.reason})", node.origins)
+    why = "library call, on purpose" if extern.reason == "library" else f"fallback: {extern.cause or 'no lowering'}"
+    writer.emit(f"{results} = {extern.operator}  # run by PyTorch ({why})", node.origins)
     arguments = tuple(
         KernelArgument(identifier(name), name, role, schedule.layouts[name].dtype)
         for role, names in (("input", dict.fromkeys(a.buffer for a in node.reads)), ("output", node.buffers))
