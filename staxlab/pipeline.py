@@ -354,6 +354,8 @@ def _obstacle(compilation: Compilation, stage: str) -> str | None:
     """Why the region must run as a captured graph instead of as kernels, or None."""
     if BACKENDS[compilation.options.backend] in FRONT_END:
         return None
+    if compilation.options.dynamic:
+        return "kernels with symbolic sizes (Section 10.3) are not there yet"
     if stage == "capture" and torch.is_grad_enabled() and any(t.requires_grad for t in compilation.sample):
         return "an input requires grad: training regions run through autograd operator by operator"
     if stage == "capture" and compilation.capture.opaque_nodes:
@@ -365,12 +367,16 @@ def _obstacle(compilation: Compilation, stage: str) -> str | None:
 
 
 def _fall_back(compilation: Compilation, reason: str) -> None:
+    remedy = "wrap the call in torch.no_grad() or rewrite the operation without mutation"
+    if compilation.options.dynamic:
+        remedy = "compile without dynamic=True, which makes one kernel for each shape"
     if compilation.options.strict_native:
         raise LoweringError(
             f"{compilation.name} cannot be compiled to native kernels: {reason}",
-            remedy="wrap the call in torch.no_grad() or rewrite the operation without mutation; "
-            "without strict_native the region runs operator by operator",
+            remedy=f"{remedy}; without strict_native the region runs operator by operator",
         )
+    if compilation.options.dynamic:
+        reason = f"{reason} ({remedy})"
     compilation.fallback_reason = reason
     _warn(f"{compilation.name} runs operator by operator: {reason}")
     if "transforms" not in compilation.records:
@@ -418,4 +424,4 @@ def _warn(message: str) -> None:
     frame, level = sys._getframe(1), 2
     while frame.f_back is not None and frame.f_back.f_code.co_filename.startswith(package):
         frame, level = frame.f_back, level + 1
-    warnings.warn(message, FallbackWarning, stacklevel=level)
+    warnings.warn(message, FallbackWarning, stacklevel=level + 1)

@@ -21,6 +21,7 @@ from .gates import DataGate, Replay
 from .graph import Graph, Node, TensorMeta
 from .isolation import RandomState
 from .module import GraphModule
+from .shape_use import ShapeUse, pinned_inputs, shape_uses
 
 
 @dataclass(frozen=True)
@@ -111,6 +112,7 @@ class Capture:
     ``gates``           the data gates in order (Definition 3.2)
     ``replay``          the subgraph that re-evaluates the gates, or None
     ``shape_reads``     metadata the Python code asked for
+    ``kind_reads``      the nodes it asked for any metadata, ranks and dtypes included
     ``inputs``          the placeholders in order, lifted free variables first
     ``samples``         the flat sample tensors; :meth:`release` drops them once compilation is done
     ``output_spec``     how the flat results form the return value
@@ -132,6 +134,7 @@ class Capture:
     random_state: RandomState | None = field(default=None, repr=False)
     free_places: tuple[Place, ...] = field(default=(), repr=False)
     python_effects: tuple[PythonEffect, ...] = ()
+    kind_reads: tuple[Node, ...] = ()
     grad_mode: bool = False
     executed: bool = True
     source: str = field(default="", repr=False)
@@ -162,6 +165,18 @@ class Capture:
         return tuple(
             node for node in self.graph if node.meta.get("reads_data") and (node.users or node.meta.get("mutates"))
         )
+
+    @property
+    def shape_uses(self) -> tuple[ShapeUse, ...]:
+        """Where something about shapes became a constant of the graph (gamma_s in dynamic mode)."""
+        return tuple(shape_uses(self.graph, self.shape_reads, self.kind_reads))
+
+    @property
+    def pinned(self) -> tuple[int, ...]:
+        """The positions of the argument tensors whose exact shapes those constants depend on."""
+        nodes = pinned_inputs(self.graph, self.shape_uses)
+        placeholders = zip(self.graph.placeholders, self.inputs, strict=True)
+        return tuple(i for i, (node, taken) in enumerate(placeholders) if node in nodes and not taken.is_free)
 
     def flat_results(self, result: Any) -> tuple[torch.Tensor, ...]:
         """What ``module.forward`` returned, as a flat tuple."""

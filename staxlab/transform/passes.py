@@ -1,4 +1,12 @@
-"""The six passes in their order (Section 4.1), and the measure that shows their iteration ends."""
+"""The six passes in their order (Section 4.1), and the measure that shows their iteration ends.
+
+A graph that stands for many shapes (dynamic mode) may be rewritten only by what holds at all of them. Most rules ask
+the metadata of the sample: ``x + y -> x`` for a zero ``y`` needs both to have one shape, an expansion computes the
+shapes of what it inserts. Two passes ask for less. Removing dead code reads edges and effects only. Merging equal
+computations compares what is written in the graph; but it trusts the aliasing seen on the sample, and ``contiguous``,
+``reshape`` and others share memory at some sizes and copy at others. So there :func:`assume_aliasing` first says of
+every operation that it may, unless it is one that always makes a new tensor.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +16,9 @@ from .dce import eliminate_dead_code
 from .decompose import decompose, is_composite
 from .fold import fold
 from .normalize import irregular, normalize
+from .operations import POINTWISE, is_pointwise, operation
 from .regions import annotate_regions
-from .rewrite import Measure, Pass
+from .rewrite import Applied, Measure, Pass
 
 # Normalization first, so that later patterns meet one spelling; merging after decomposition, so that equal chains
 # that come
@@ -21,6 +30,32 @@ PASSES: tuple[Pass, ...] = (
     Pass("MergeCommonSubexpressions", eliminate_common_subexpressions),
     Pass("RemoveDeadCode", eliminate_dead_code),
     Pass("MarkPointwiseRegions", annotate_regions, annotates=True),
+)
+
+
+# Pointwise operations that return their argument itself where nothing is to be done.
+_MAYBE_SAME = frozenset({"positive", "float", "double", "half", "bfloat16", "int", "long", "bool"})
+_FRESH = POINTWISE - _MAYBE_SAME
+
+
+def assume_aliasing(graph: Graph) -> list[Applied]:
+    """Mark every operation that might share memory with an argument at some size as doing so."""
+    applied = []
+    for node in graph.calls:
+        if node.meta.get("aliases") or (is_pointwise(node) and operation(node) in _FRESH):
+            continue
+        node.meta["aliases"] = True
+        source = f"{__file__}:{assume_aliasing.__code__.co_firstlineno}"
+        law = "a result that might share memory at some size -> assumed to"
+        applied.append(Applied("assume aliasing", law, (node.format(),), (node.format(),), node.origins, source))
+    return applied
+
+
+#: The passes that hold at every size, for graphs captured in dynamic mode.
+SHAPE_INDEPENDENT: tuple[Pass, ...] = (
+    Pass("AssumeAliasing", assume_aliasing, annotates=True),
+    Pass("MergeCommonSubexpressions", eliminate_common_subexpressions),
+    Pass("RemoveDeadCode", eliminate_dead_code),
 )
 
 
