@@ -180,9 +180,7 @@ def test_a_native_region_warns_about_nothing(inputs):
         staxlab.compile(example_1_1, strict_native=True)(*inputs)
 
 
-@pytest.mark.parametrize(
-    "arguments", [{"backend": "inductor"}, {"mode": "fast"}, {"options": {"fuse": 1}}, {"dynamic": True}]
-)
+@pytest.mark.parametrize("arguments", [{"backend": "inductor"}, {"mode": "fast"}, {"options": {"fuse": 1}}])
 def test_unknown_settings_are_refused_at_once(arguments, inputs):
     with pytest.raises(staxlab.OptionError):
         staxlab.compile(example_1_1, **arguments)(*inputs)

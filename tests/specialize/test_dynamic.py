@@ -236,6 +236,12 @@ def size_arithmetic(x):
     return x[:half]
 
 
+def autocast_inside(x):
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        y = x.float() @ x.float().t()
+    return y.flatten().float()
+
+
 PINNED = {
     "shape": Sizes(lambda x: x * x.shape[0], ROWS, 3),
     "size()": Sizes(lambda x: x / x.size()[1], ROWS, 3),
@@ -302,6 +308,8 @@ FREE = {
     "casts that do nothing": Sizes(lambda x: F.dropout((x * 2).float().to(torch.float32), 0.5, False), ROWS, 1),
     "library functions": Sizes(lambda x: F.interpolate(x[None, None], scale_factor=2.0), ROWS, 1),
     "layer norm": Sizes(lambda x: F.layer_norm(x.t(), (4,)), [(4, 3), (4, 5)], 1),
+    "random": Sizes(lambda x: F.dropout(x, 0.5) + torch.rand_like(x), ROWS, 1),
+    "autocast": Sizes(autocast_inside, ROWS, 1),
     "rank of a squeezed input": Sizes(lambda x: x * x.squeeze().ndim, ROWS, 1),
 }
 
@@ -528,6 +536,17 @@ def test_only_passes_that_hold_at_every_size_run():
     assert "torch.exp" not in names and names.count("torch.sin") == 1
     x, y = tensor(2, 5), tensor(2, 5)
     assert same(compiled(x, y), fn(x, y)) and len(compiled.versions) == 1
+
+
+def test_an_unused_operation_that_fails_at_other_sizes_fails():
+    def fn(x):
+        x.reshape(-1, 2)
+        return x * 2
+
+    compiled = dynamic(fn)
+    compiled(tensor(4))
+    with pytest.raises(RuntimeError, match="invalid for input of size 5"):
+        compiled(tensor(5))
 
 
 def test_selu_is_not_expanded_nor_identities_removed_on_the_samples_word():
