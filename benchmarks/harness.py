@@ -97,7 +97,7 @@ class CaseResult:
             eager = self.entry("eager")
             if entry.peer != "eager" and eager is not None:
                 row["decomposition"] = [
-                    decompose(eager.model_bytes, entry.model_bytes, e.median, t.median).to_json()
+                    decompose(eager.model_bytes, entry.model_bytes, e, t).to_json()
                     for e, t in zip(eager.timings, entry.timings, strict=False)
                     if e.readings and t.readings
                 ]

@@ -134,6 +134,15 @@ def _processor() -> list[Finding]:
     return [Finding("instruction set", status, words, remedy), Finding("threads", "note", threads)]
 
 
+def _entry() -> list[Finding]:
+    from . import native
+
+    if native.available:
+        return [Finding("call entry", "ok", "in C: calls and results without the interpreter")]
+    remedy = "with a C compiler and Python's headers: pip install --force-reinstall --no-deps staxlab (or -e .)"
+    return [Finding("call entry", "missing", f"in Python, some microseconds slower: {native.reason}", remedy)]
+
+
 def _compiler() -> list[Finding]:
     from .runtime import toolchain
 
@@ -286,6 +295,7 @@ def writable(directory: Path) -> str:
 CHECKS = (
     ("Python", _python),
     ("PyTorch", _torch),
+    ("call entry", _entry),
     ("C++ compiler", _compiler),
     ("processor", _processor),
     ("kernel cache", _kernel_cache),

@@ -245,9 +245,10 @@ def _wrapper(compilation: Compilation) -> Any:
 def _artifact(compilation: Compilation) -> Any:
     from .runtime.artifact import load
     from .runtime.build import build
+    from .runtime.program import program_of
 
     launchers = build(compilation.kernels, compilation.options, compilation.device)
-    return load(compilation.wrapper, launchers)
+    return load(compilation.wrapper, launchers, *program_of(compilation.schedule, compilation.kernels, launchers))
 
 
 STAGES: tuple[Stage, ...] = (

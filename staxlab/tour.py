@@ -20,7 +20,7 @@ from .oneliner import define
 if TYPE_CHECKING:
     import torch
 
-    from .measure.bytes import TrafficModel
+    from .measure.bytes import SpeedupDecomposition, TrafficModel
     from .measure.roofline import Roofline
     from .measure.timing import Comparison
     from .pipeline import Compilation
@@ -46,6 +46,7 @@ class Tour:
     graphics: Compilation | None = None
     traffic: TrafficModel | None = None
     comparison: Comparison | None = None
+    decomposition: SpeedupDecomposition | None = None
     errors: dict[str, float] = field(default_factory=dict)
 
     def page(self) -> dict[str, Any]:
@@ -55,6 +56,7 @@ class Tour:
             f"For a GPU ({GPU_TARGET})": self.graphics,
             "Memory traffic": self.traffic,
             "Measured": self.comparison,
+            "Where the speedup comes from": self.decomposition,
         }
         return {heading: record for heading, record in parts.items() if record is not None}
 
@@ -110,9 +112,9 @@ def run(
 
     tour.comparison = _measure(function, compiled, arguments, peers)
     measured = [str(tour.comparison)]
-    medians = {timing.name: timing.median for timing in tour.comparison.timings}
     if tour.traffic.compiled is not None and tour.traffic.compiled.nbytes:
-        measured.append(str(tour.traffic.decompose(medians["eager"], medians["staxlab"])))
+        tour.decomposition = tour.traffic.decompose(tour.comparison["eager"], tour.comparison["staxlab"])
+        measured.append(str(tour.decomposition))
     measured.append(_conclusion(tour.comparison))
     show(_headed("Measured (Section 13)", "\n\n".join(measured)))
 

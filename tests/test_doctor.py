@@ -19,10 +19,19 @@ def test_it_reports_every_piece():
     pieces = [finding.piece for finding in report.findings]
     assert len(set(pieces)) == len(pieces)
     expected = {"Python", "PyTorch", "C++ compiler", "instruction set", "threads", "OpenMP", "GPU", "Triton"}
-    expected |= {"graphviz dot", "notebook packages", "grading packages", "kernel cache"}
+    expected |= {"graphviz dot", "notebook packages", "grading packages", "kernel cache", "call entry"}
     assert expected <= set(pieces)
     assert all(finding.status in doctor.STATUSES and finding.found for finding in report.findings)
     assert report["Python"].found.startswith(f"{sys.version_info.major}.{sys.version_info.minor}.")
+
+
+def test_a_missing_extension_is_no_problem_but_is_said(monkeypatch):
+    from staxlab import native
+
+    monkeypatch.setattr(native, "available", False)
+    monkeypatch.setattr(native, "reason", "it was not built")
+    finding = examine()["call entry"]
+    assert finding.status == "missing" and "it was not built" in finding.found and "pip install" in finding.remedy
 
 
 def test_it_imports_nothing_heavy_to_find_out():

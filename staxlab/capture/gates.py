@@ -21,6 +21,7 @@ import torch
 
 from ..errors import CaptureError
 from ..provenance import SourceLocation
+from ..specialize.signature import gate_signature
 from .graph import Graph, Node, map_nodes
 from .module import GraphModule
 
@@ -119,9 +120,11 @@ class Replay:
     writes: bool = False
 
     def evaluate(self, inputs: Sequence[torch.Tensor]) -> tuple[Any, ...]:
-        """The data gate component of the key for these inputs (flat, in placeholder order)."""
+        """The answers of the gates for these inputs (flat, in placeholder order)."""
         chosen = [inputs[i] for i in self.uses]
         if not (self.draws or self.writes):
+            if not torch.is_grad_enabled() or not any([tensor.requires_grad for tensor in chosen]):
+                return self._answers(self.module.forward(*chosen))  # entering no_grad takes longer than a small gate
             with torch.no_grad():
                 return self._answers(self.module(*chosen))
         from .isolation import RandomState, Watcher
@@ -139,7 +142,31 @@ class Replay:
             state.restore()
 
     def _answers(self, values: tuple[Any, ...]) -> tuple[Any, ...]:
-        return tuple(KINDS[gate.kind](value) for gate, value in zip(self.gates, values, strict=True))
+        return tuple([KINDS[gate.kind](value) for gate, value in zip(self.gates, values)])  # noqa: B905
+
+    def component(self) -> Callable[[Sequence[torch.Tensor]], tuple | None]:
+        """A function from flat inputs to the key's data gate component gamma_g; None where the replay fails, as it may
+        off its own path. It runs at every call, so gates that only ask for a truth value, nearly all, take a short way.
+        """
+        if any(gate.kind != "bool" for gate in self.gates):
+
+            def component(flat: Sequence[torch.Tensor]) -> tuple | None:
+                try:
+                    return gate_signature(self.evaluate(flat))
+                except Exception:
+                    return None
+
+            return component
+        answers = {value: gate_signature([value])[0] for value in (True, False)}
+        true, false = answers[True], answers[False]
+
+        def component(flat: Sequence[torch.Tensor]) -> tuple | None:
+            try:
+                return tuple([true if value else false for value in self.evaluate(flat)])
+            except Exception:
+                return None
+
+        return component
 
     @property
     def path_condition(self) -> str:

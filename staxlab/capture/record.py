@@ -146,6 +146,10 @@ class Capture:
         #: Builds the function's return value from flat results (in the order of the output node).
         self.rebuild: Callable[[Sequence[Any]], Any] = compile_rebuild(self.output_spec)
 
+        only = self.output_spec == Flat(0)
+        #: The same, or None where the one flat result is itself the return value.
+        self.rebuild_single = None if only else self.rebuild
+
     @property
     def graph(self) -> Graph:
         return self.module.graph

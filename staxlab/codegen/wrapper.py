@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from .. import native
 from ..errors import CodegenError
 from ..loops.ir import BufferArgument, Layout, OutputReference
 from ..options import Options
@@ -151,8 +152,12 @@ class _WrapperWriter:
         layout = self.schedule.layouts[buffer]
         shape, stride, dtype = self.literal(layout.shape), self.literal(layout.stride), self.dtype(layout.dtype)
         if torch.device(layout.device).type == "cpu":
-            self.globals.setdefault("empty", _empty_cpu())
-            text = f"empty({shape}, {stride}, {dtype})"
+            if layout.storage_elements * layout.dtype.itemsize >= native.POOLED_FROM:
+                self.globals.setdefault("pooled", native.empty)
+                text = f"pooled({shape}, {stride}, {dtype})"
+            else:
+                self.globals.setdefault("empty", _empty_cpu())
+                text = f"empty({shape}, {stride}, {dtype})"
         else:
             self.globals.setdefault("empty_strided", torch.empty_strided)
             device = self.object("device", torch.device(layout.device))
@@ -224,8 +229,8 @@ class _WrapperWriter:
 
 
 _RESERVED = frozenset(
-    "call check inputs results empty empty_strided as_strided in_layout float del return def assert and or not is in "
-    "lambda None True False if else for while class import from as with try except finally raise pass yield global "
+    "call check inputs results empty pooled empty_strided as_strided in_layout float del return def assert and or not is "
+    "in lambda None True False if else for while class import from as with try except finally raise pass yield global "
     "nonlocal async await break continue elif".split()
 )
 

@@ -11,7 +11,8 @@ For students, in a notebook or a terminal::
 
 ``check`` says for every field whether it is right, nearly right and why, or wrong with a counterexample. Answers,
 feedback and hints go to the student's own record (``$STAXLAB_LEARN_DIR``, else ``~/.staxlab/learn``). Values differ
-from student to student; without a student they are the chapter's.
+from student to student. ``student=`` may be left out where a variable ``student`` in the notebook or script, or
+``$STAXLAB_STUDENT``, says who is asking; where nothing does, the values are the chapter's, and a note says so.
 
 Writing an exercise
 ===================
@@ -78,6 +79,8 @@ module           what it knows
 ``claims``       counterexample search with shrinking
 ``machine``      a two-level memory that counts transfers
 ``schedules``    Proposition 1.1 as claims that run on it
+``dispatching``  compiled versions under a key, guards or gates that are broken on purpose
+``slicing``      graphs that count how they are walked, for Algorithm 3.1
 ``rubrics``      what a reader looks for in prose
 ``limits``       calling student functions with a time limit
 ``variants``     from a student to a seed to values

@@ -30,8 +30,11 @@ RELATIONS = ("=", "<=", ">=")
 _LEADING_RELATION = re.compile(r"^\s*(<=|>=|==|=|≤|≥)\s*")
 _SPELLINGS = {"==": "=", "≤": "<=", "≥": ">="}
 
-# Irrational functions give floats; two such values count as equal within this relative distance.
+# What a double may be off by and still be the value it stands for, relative to that value: a computation of a thousand
+# roundings stays below 1e-12, and nobody's mistake is that small. Exact values are compared exactly.
 RELATIVE_TOLERANCE = Fraction(1, 10**9)
+# Where the value is zero there is nothing to be relative to: what 0.1 + 0.2 - 0.3 leaves.
+LEFT_OF_ZERO = Fraction(1, 10**15)
 
 PROOF_SECONDS = 5.0
 
@@ -73,10 +76,12 @@ class Link:
 
 
 def values_agree(a: Value, b: Value, relative: Fraction = RELATIVE_TOLERANCE) -> bool:
-    """Exact for two fractions; within a relative tolerance where a float is involved."""
+    """Whether ``a`` is the value ``b``: exactly for two fractions, within a relative tolerance where one is a float."""
     if isinstance(a, Fraction) and isinstance(b, Fraction):
         return a == b
     exact_a, exact_b = Fraction(a), Fraction(b)
+    if exact_b == 0:
+        return abs(exact_a) <= LEFT_OF_ZERO
     return abs(exact_a - exact_b) <= relative * max(abs(exact_a), abs(exact_b))
 
 
@@ -122,7 +127,7 @@ def _search(
 ) -> Search:
     def against(**point: Any) -> tuple[Value | None, Value | None, str] | None:
         try:
-            a, b = left.at(**dict(fixed), **point), right.at(**dict(fixed), **point)
+            a, b = left.judged_at(**dict(fixed), **point), right.judged_at(**dict(fixed), **point)
         except FormulaError as error:
             return None, None, str(error)
         return None if _related(a, relation, b) else (a, b, "")

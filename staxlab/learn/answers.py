@@ -28,7 +28,7 @@ from fractions import Fraction
 from typing import Any, ClassVar
 
 from . import limits
-from .algebra import Step, parse_step
+from .algebra import Step, parse_step, values_agree
 from .formula import Formula, FormulaError, Value, parse_formula
 from .rubrics import Rubric
 
@@ -152,9 +152,12 @@ class Number(Field):
 
     def read(self, answer: Any, constants: Mapping[str, Fraction]) -> Value:
         value = as_number(answer)
-        if self.whole and value != int(value):
+        if not self.whole:
+            return value
+        nearest = Fraction(round(value))
+        if not values_agree(value, nearest):
             raise Malformed(f"{answer!r} is not whole")
-        return Fraction(int(value)) if self.whole else value
+        return nearest
 
 
 @dataclass(frozen=True)
@@ -276,11 +279,16 @@ class Quantity:
     variables: tuple[str, ...]
     constants: Mapping[str, Fraction]
 
+    @property
+    def is_constant(self) -> bool:
+        """Whether it is one number, written without any variable or name."""
+        return self.formula is not None and not self.formula.uses()
+
     def at(self, **point: int | Fraction) -> Value:
         """The value at a point. Raises Malformed with the reason if it has none there."""
         if self.formula is not None:
             try:
-                return self.formula.at(**self.constants, **point)
+                return self.formula.judged_at(**self.constants, **point)
             except FormulaError as error:
                 raise Malformed(str(error)) from None
         assert self.callee is not None
@@ -317,7 +325,8 @@ class FormulaIn(Field):
             callee = Callee(answer, self.variables, limits.DEFAULT_SECONDS)
             return Quantity(None, callee, self.variables, constants)
         value = as_number(answer)
-        return Quantity(parse_formula(repr(value) if isinstance(value, float) else str(value), ()), None, (), {})
+        text = str(answer) if isinstance(answer, Decimal) else repr(value) if isinstance(value, float) else str(value)
+        return Quantity(parse_formula(text, ()), None, (), {})
 
 
 @dataclass(frozen=True)

@@ -51,9 +51,29 @@ class Formula:
         """
         return _evaluate(self.tree, {name: Fraction(value) for name, value in values.items()}, _Budget())
 
+    def judged_at(self, **values: Fraction | int) -> Value:
+        """As :meth:`at`, but a float where the text holds a decimal: such an answer is as good as its digits and no
+        better, so it is compared with a tolerance and not exactly."""
+        value = self.at(**values)
+        return value if self.exact else as_float(value)
+
+    @property
+    def exact(self) -> bool:
+        """Whether no number in the text is written as a decimal (``0.571428``, ``1e-3``)."""
+        return not any(isinstance(node, ast.Constant) and isinstance(node.value, float) for node in ast.walk(self.tree))
+
     def uses(self) -> frozenset[str]:
         """The declared names that occur."""
         return frozenset(node.id for node in ast.walk(self.tree) if isinstance(node, ast.Name)) & set(self.names)
+
+
+def as_float(value: Value) -> Value:
+    """The value as a double; unchanged where a double cannot hold it."""
+    try:
+        rounded = float(value)
+    except OverflowError:
+        return value
+    return rounded if rounded or not value else value
 
 
 def parse_formula(text: str, names: tuple[str, ...]) -> Formula:

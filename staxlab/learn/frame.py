@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
@@ -22,19 +23,35 @@ from .exercise import Exercise, LearnError, Part, exercise_ids, load, split_targ
 from .feedback import Feedback, Item, PartFeedback, Status, Verdict, malformed, missing, pending, unchecked
 from .records import StudentRecord, now
 from .rubrics import Rubric
-from .variants import seed_of, variant_for
+from .variants import BaseVariant, seed_of, variant_for
 
 STUDENT_VARIABLE = "STAXLAB_STUDENT"
 ANONYMOUS = "anonymous"
+NAMELESS = (
+    "these are the values of the anonymous variant, the chapter's own. Yours follow from your id: "
+    f'run student = "your id" (in the notebook, the cell at its top), or set {STUDENT_VARIABLE}.'
+)
 
 
 def _identify(exercise: str, student: str | None, seed: int | None) -> tuple[str, int | None]:
-    """Who is asking, and with which seed. The chapter's own values (seed None) go to those who give neither."""
-    name = student if student is not None else os.environ.get(STUDENT_VARIABLE, "")
+    """Who is asking, and with which seed. The chapter's own values (seed None) go to those who give neither.
+
+    Without the argument, it is the variable ``student`` of the notebook or script, then that of the environment.
+    """
+    name = student
+    if name is None:
+        name = getattr(sys.modules.get("__main__"), "student", None)
+        name = name if isinstance(name, str) else os.environ.get(STUDENT_VARIABLE, "")
     name = str(name).strip()
     if seed is None and name and name.casefold() != ANONYMOUS:
         seed = seed_of(name, exercise)
     return name or ANONYMOUS, seed
+
+
+def _is_nameless(exercise: Exercise, seed: int | None) -> bool:
+    """Whether somebody works on the chapter's values although there are others."""
+    draws = exercise.variant_class.draw.__func__ is not BaseVariant.draw.__func__  # type: ignore[attr-defined]
+    return seed is None and draws
 
 
 def check(
@@ -50,8 +67,9 @@ def check(
     """Judge answers to an exercise ("ex01") or to one part of it ("ex01.2").
 
     Answers are given by field name, as keywords or as a mapping (``globals()`` will do: only the declared fields are
-    taken from it). ``student`` is an id, from which the variant follows; ``seed`` overrides it; without either, the
-    chapter's own values are used. ``record=False`` writes nothing to disk.
+    taken from it). ``student`` is an id, from which the variant follows (by default the variable ``student`` of the
+    notebook, then ``$STAXLAB_STUDENT``); ``seed`` overrides it; without either, the chapter's own values are used.
+    ``record=False`` writes nothing to disk.
 
     Raises LearnError if there is no such exercise or part; nothing that the answers contain makes it raise.
     """
@@ -61,7 +79,9 @@ def check(
     parts = (exercise.part(part_name),) if part_name else exercise.parts
     given, notes = _sort_answers(exercise, answers, fields)
     feedback = _grade(exercise, parts, given, seed, notes)
-    return _write_down(feedback, exercise, parts, given, student) if record else feedback
+    if record:
+        feedback = _write_down(feedback, exercise, parts, given, student)
+    return feedback.add_note(NAMELESS) if _is_nameless(exercise, seed) else feedback
 
 
 def _sort_answers(
@@ -219,7 +239,8 @@ def values_text(exercise: Exercise, seed: int | None) -> str:
     pairs = variant_for(exercise.variant_class, seed).describe()
     if not pairs:
         return ""
-    return "**Your values:** " + ", ".join(f"{name} = {value}" for name, value in pairs) + "."
+    text = "**Your values:** " + ", ".join(f"{name} = {value}" for name, value in pairs) + "."
+    return f"{text}\n\nNote: {NAMELESS}" if _is_nameless(exercise, seed) else text
 
 
 def fields_text(part: Part) -> str:

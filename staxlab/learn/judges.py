@@ -5,6 +5,9 @@ is always a function or a value that the package computes; the slips it recognis
 same way, as the answer a student gets who makes exactly that mistake. An answer is recognised as a slip only if it
 agrees with the slip wherever it was tried, so a name is never put to something that merely looks similar.
 
+A wrong answer is shown where it fails and in which direction, never what would have been right: a number that can be
+copied teaches nothing, and at one point it often *is* the answer.
+
 =====================  ==================================================================================
 judge                  claim it checks
 =====================  ==================================================================================
@@ -25,7 +28,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
-from .algebra import Standing, Step, examine, values_agree
+from .algebra import RELATIVE_TOLERANCE, Standing, Step, examine, values_agree
 from .answers import Callee, Malformed, Quantity
 from .claims import Search, Values, falsify
 from .feedback import Verdict, nearly, pending, right, wrong
@@ -36,7 +39,10 @@ from .rubrics import Rubric
 Judge = Callable[[Any], Verdict]
 
 # What a float in an answer may be off by, relative to the truth. Exact answers are compared exactly.
-FLOAT_TOLERANCE = Fraction(1, 10**9)
+FLOAT_TOLERANCE = RELATIVE_TOLERANCE
+# A decimal this close is the right value, written with too few digits.
+FIRST_DIGITS = Fraction(1, 1000)
+TOO_FEW_DIGITS = "The right value, rounded too early: give ten digits or more, or a fraction, or the formula behind it."
 
 
 @dataclass(frozen=True)
@@ -74,6 +80,11 @@ def point_text(point: Mapping[str, Any]) -> str:
     return ", ".join(f"{name} = {value}" for name, value in point.items())
 
 
+def direction(yours: Value, truth: Value) -> str:
+    """Where the truth lies from an answer, without saying what it is."""
+    return "more than that" if truth > yours else "less than that"
+
+
 def same_quantity(
     truth: Callable[..., Value],
     domain: Mapping[str, Values],
@@ -88,10 +99,11 @@ def same_quantity(
     """The answer equals ``truth`` on the domain: exactly, or within a relative ``tolerance`` for floats.
 
     ``truth(**point)`` is evaluated at every point tried, as are the slips, so cache it if it is dear. A slip may raise
-    Malformed where it has no value (one that follows another answer of the student). ``counted`` labels the truth.
+    Malformed where it has no value (one that follows another answer of the student). ``counted`` says where the truth
+    comes from; feedback tells on which side of the answer it lies.
     """
 
-    def differs(answer: Quantity, other: Callable[..., Value]) -> Search:
+    def differs(answer: Quantity, other: Callable[..., Value], tolerance: Fraction = tolerance) -> Search:
         """Search for a point where the answer is not ``other``; the reason is (answer, other, problem, timed out)."""
 
         def against(**point: Any) -> tuple[Value | None, Value | None, str, bool] | None:
@@ -114,16 +126,20 @@ def same_quantity(
         value, expected, problem, _ = search.reason
         where = ("at", point_text(search.counterexample))
         if value is None:
-            facts = (where, ("reason", problem), (counted, number_text(expected)))
-            return wrong("Your answer has no value there.", *facts, mistake="no-value")
-        facts = (where, ("yours", number_text(value)), (counted, number_text(expected)))
+            return wrong("Your answer has no value there.", where, ("reason", problem), mistake="no-value")
+        facts = (where, ("yours", number_text(value)), (counted, direction(value, expected)))
         for slip in slips:
             if differs(answer, slip.answer).survived:
                 return slip.verdict(*facts)
-        if expected:
+        if answer.is_constant and isinstance(value, float) and differs(answer, truth, FIRST_DIGITS).survived:
+            return nearly(TOO_FEW_DIGITS, *facts, mistake="rounded")
+        if expected and value and not answer.is_constant:
             ratio = Fraction(value) / Fraction(expected)
             if differs(answer, lambda **point: ratio * Fraction(truth(**point))).survived:
-                remark = f"Not this, but it is {number_text(ratio)} times the right quantity everywhere."
+                remark = (
+                    f"Not this, but nearly of the right form: it is off by one constant factor, whatever "
+                    f"{' and '.join(domain)}. Is something counted too often, or left out?"
+                )
                 return wrong(remark, *facts, mistake="constant-factor")
         return wrong("Not this.", *facts)
 
@@ -144,7 +160,7 @@ def close_to(
     suffix = f" {unit}" if unit else ""
 
     def near(value: Value, target: Value) -> bool:
-        return abs(Fraction(value) - Fraction(target)) <= margin
+        return abs(Fraction(value) - Fraction(target)) <= margin or values_agree(value, target)
 
     def judge(answer: Value) -> Verdict:
         if near(answer, truth):
@@ -153,7 +169,9 @@ def close_to(
         for slip in slips:
             if near(answer, slip.answer):
                 return slip.verdict(yours)
-        return wrong("Not this number.", yours, ("off by", number_text(Fraction(answer) - Fraction(truth)) + suffix))
+        if isinstance(answer, float) and values_agree(answer, truth, FIRST_DIGITS):
+            return nearly(TOO_FEW_DIGITS, yours, mistake="rounded")
+        return wrong("Not this number.", yours, ("the value is", direction(answer, truth)))
 
     return judge
 
@@ -218,8 +236,12 @@ def derivation(
         closing = examine(steps[-1].formula, "=", goal, domain, constants=constants, seed=seed)
         if closing.standing is Standing.REFUTED:
             assert closing.point is not None
-            facts = [("at", point_text(closing.point)), ("last step", number_text(closing.left or Fraction(0)))]
-            facts.append((end_is, number_text(closing.right or Fraction(0))))
+            last = closing.left or Fraction(0)
+            facts = [("at", point_text(closing.point))]
+            if closing.problem:
+                facts.append(("reason", closing.problem))
+            else:
+                facts += [("last step", number_text(last)), (end_is, direction(last, closing.right or Fraction(0)))]
             problems.append(wrong(f"The chain does not end in {end_is}.", *facts, mistake="wrong-end"))
         else:
             held += 1

@@ -15,7 +15,7 @@ cell                   grade    solution   locked
 text, set-up           no       no         yes
 answers                no       yes        no
 check (points)         yes      no         yes
-prose (points)         yes      yes        no
+answer in words        yes      yes        no
 hints                  (an ordinary cell: whoever runs it asks for a hint)
 =====================  =======  =========  ========
 
@@ -33,11 +33,13 @@ import json
 import sys
 import textwrap
 from collections.abc import Callable, Iterable, Mapping
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 from .answers import Field, Prose
 from .exercise import SECTIONS, Exercise, LearnError, Part
+from .feedback import points_text
 from .frame import catalogue, fields_text
 from .variants import seed_of, variant_for
 
@@ -134,7 +136,8 @@ def _opening(section: int, student: str) -> Iterable[dict[str, Any]]:
     title = f"# Exercises, Section {section}: {SECTION_TITLES[section]}"
     how = """
 Write your answers in the cells that say so and run the cell below them: it tells you what is right, what is nearly
-right and why, and what is wrong, with an input that shows it. You may try as often as you like. Your answers and the
+right and why, and what is wrong, with an input that shows it. Answers in words go between the quotation marks; your
+instructor reads them. You may try as often as you like. Your answers and the
 feedback are kept in a file of your own; the set-up cell prints where.
 
 Everyone works with different values. They follow from your id, so fill it in first, and always use the same one.
@@ -176,26 +179,16 @@ def _part_cells(exercise: Exercise, part: Part, answers: Answers | None) -> Iter
         yield _cell(
             "code", f"{name}-{label}", source, "FTF", **own, role="answer", fields=[field.name for field in fields]
         )
+    for field in part.fields:
+        if isinstance(field, Prose):
+            source = _answer_source(field, answers)
+            points = float(field.points)
+            yield _cell("code", f"{name}-{field.name}", source, "TTF", points=points, **own, role="prose",
+                        fields=[field.name])  # fmt: skip
     if part.automatic:
         # The mapping survives a deleted answer cell, which would be a NameError if every field were named here.
         source = f'feedback = learn.check("{target}", globals(), student=student)\nfeedback.show()\nfeedback.points'
         yield _cell("code", f"{name}-check", source, "TFT", points=float(part.points), **own, role="check")
-    for field in part.fields:
-        if isinstance(field, Prose):
-            given = (answers or {}).get(field.name)
-            source = f"*{field.label[0].upper() + field.label[1:]}:*\n\n" + (
-                given if given else "(write here; your instructor reads this)"
-            )
-            yield _cell(
-                "markdown",
-                f"{name}-{field.name}",
-                source,
-                "TTF",
-                points=float(field.points),
-                **own,
-                role="prose",
-                fields=[field.name],
-            )
     if part.hints:
         source = (
             f"# Stuck? Take away the # and run this cell: each run reveals one more of {len(part.hints)} hints.\n"
@@ -206,12 +199,14 @@ def _part_cells(exercise: Exercise, part: Part, answers: Answers | None) -> Iter
 
 def _answer_source(field: Field, answers: Answers | None) -> str:
     """Comment, empty answer, and (in the instructor's version) the reference between nbgrader's marks."""
-    lines = textwrap.wrap(f"{field.name}: {field.label}; {field.form()}.", 96)
+    by = f"; {points_text(Fraction(field.points))} from your instructor" if isinstance(field, Prose) else ""
+    lines = textwrap.wrap(f"{field.name}: {field.label}; {field.form()}{by}.", 96)
     example = field.example.splitlines()
     lines += ["For example:", *("    " + line for line in example)] if len(example) > 1 else []
     if len(example) == 1:
         lines.append(f"For example: {field.name} = {field.example}")
-    source = "\n".join(f"# {line}" for line in lines) + f"\n{field.name} = None"
+    nothing = 'r"""\n\n"""' if isinstance(field, Prose) else "None"  # raw: a backslash in it is a backslash
+    source = "\n".join(f"# {line}" for line in lines) + f"\n{field.name} = {nothing}"
     if answers is None:
         return source
     return f"{source}\n{BEGIN_SOLUTION}\n{answer_code(field.name, answers.get(field.name))}\n{END_SOLUTION}"

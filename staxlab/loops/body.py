@@ -65,10 +65,14 @@ class MemoryAccess:
     @property
     def unique_elements(self) -> int:
         """How many distinct elements are touched (exact when subscripts are affine and do not collide, as the
-        layouts of eager tensors never do; loops that do not occur in the subscript do not count)."""
+        layouts of eager tensors never do; loops that do not occur in the subscript do not count).
+
+        A subscript read at run time may be another one in every iteration, so then all loops count: an upper bound.
+        """
+        gathers = any(symbol.name.startswith("indirect") for symbol in self.index.symbols)
         count = 1
         for symbol in self.symbols:
-            if symbol in self.index.symbols:
+            if gathers or symbol in self.index.symbols:
                 count *= int(symbol.upper) + 1
         return count
 

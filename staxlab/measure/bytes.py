@@ -31,7 +31,8 @@ from ..schedule.records import Schedule, ScheduleNode
 from . import operator_cost as cost
 from .dependence import LowerBound, lower_bound
 from .eager import eager_operators
-from .tables import Table, Tabular, bytes_text, quantity_text, seconds_text
+from .speedup import Seconds, SpeedupDecomposition, decompose
+from .tables import Table, Tabular, bytes_text, quantity_text
 
 __all__ = [
     "LowerBound",
@@ -50,19 +51,40 @@ __all__ = [
 
 @dataclass(frozen=True)
 class TrafficRow:
-    """One operator or kernel: elements and bytes it reads and writes, and its scalar operations."""
+    """One operator or kernel: elements and bytes it reads and writes, and its scalar operations.
+
+    ``read`` and ``written`` hold the elements of each tensor: ``(N, N)`` for a sum of two.
+    """
 
     name: str
-    elements_read: int
-    elements_written: int
+    read: tuple[int, ...]
+    written: tuple[int, ...]
     bytes_read: int
     bytes_written: int
     operations: int = 0
     origins: Origins = NO_ORIGINS
 
     @property
+    def elements_read(self) -> int:
+        return sum(self.read)
+
+    @property
+    def elements_written(self) -> int:
+        return sum(self.written)
+
+    @property
     def elements(self) -> int:
         return self.elements_read + self.elements_written
+
+    @property
+    def parts(self) -> tuple[int, ...]:
+        """Elements of each tensor, those read before those written."""
+        return self.read + self.written
+
+    @property
+    def intensity(self) -> float:
+        """Operations per byte; NaN when nothing is moved."""
+        return self.operations / self.nbytes if self.nbytes else math.nan
 
     @property
     def nbytes(self) -> int:
@@ -80,6 +102,11 @@ class Traffic(Tabular):
     @property
     def elements(self) -> int:
         return sum(row.elements for row in self.rows)
+
+    @property
+    def parts(self) -> tuple[int, ...]:
+        """Elements of each tensor that each row reads or writes."""
+        return tuple(part for row in self.rows for part in row.parts)
 
     @property
     def bytes_read(self) -> int:
@@ -110,20 +137,22 @@ class Traffic(Tabular):
 
     def table(self) -> Table:
         rows = [
-            (r.name, in_units(r.elements_read, self.symbols), in_units(r.elements_written, self.symbols),
-             bytes_text(r.nbytes), quantity_text(r.operations, "op"))
+            (r.name, in_units(r.read, self.symbols), in_units(r.written, self.symbols), bytes_text(r.nbytes),
+             quantity_text(r.operations, "op"), per_byte(r))
             for r in self.rows
         ]  # fmt: skip
-        total = in_units(self.elements, self.symbols)
-        rows.append(("total", "", total, bytes_text(self.nbytes), quantity_text(self.operations, "op")))
+        total = in_units(self.parts, self.symbols)
+        operations = quantity_text(self.operations, "op")
+        rows.append(("total", "", total, bytes_text(self.nbytes), operations, per_byte(self)))
         notes = [f"{name} = {value:,} elements" for name, value in self.symbols.items()]
-        notes.append(f"arithmetic intensity {self.intensity:.3g} op/byte" if self.nbytes else "")
+        notes += operation_notes(self)
         columns = (
             "operator" if self.side == "eager" else "kernel",
             "elements read",
             "elements written",
             "bytes",
             "operations",
+            "op/byte",
         )
         return Table.build(f"Memory traffic, {self.side} execution", columns, rows, notes)
 
@@ -138,20 +167,43 @@ class Traffic(Tabular):
         }
 
 
-def in_units(elements: int, symbols: Mapping[str, int]) -> str:
-    """A number of elements as the chapter writes it: ``8N + n``. The plain number when it is no such combination.
+#: What a scalar operation is here; printed under the tables that count them.
+OPERATIONS_NOTE = (
+    "op: an addition, multiplication, comparison or maximum counts 1, an exponential 10, a conversion or move nothing"
+)
+SOFTMAX_NOTE = "softmax: 14 op per element (maximum, subtraction, exponential, sum, division)"
 
-    ``symbols`` maps names to sizes, largest first.
+
+def operation_notes(traffic: Traffic) -> list[str]:
+    """How operations were counted, for the operators there are."""
+    notes = [OPERATIONS_NOTE] if traffic.operations else []
+    return notes + ([SOFTMAX_NOTE] if any("softmax" in row.name for row in traffic.rows) else [])
+
+
+def per_byte(row: Any) -> str:
+    """Arithmetic intensity as a cell (Definition 1.1)."""
+    return f"{row.intensity:.3g}" if row.nbytes else "–"
+
+
+def in_units(parts: Iterable[int], symbols: Mapping[str, int]) -> str:
+    """The elements of several tensors as the chapter writes them: ``8N + n``.
+
+    ``symbols`` maps names to sizes. A name stands for a tensor of exactly that size; the elements of all others are
+    added up as a number: ``N + n + 6,669``. The plain total when no tensor has a name, or all are tiny.
     """
-    rest, terms = elements, []
-    for name, size in symbols.items():
-        if size > 1 and rest >= size:
-            count, rest = divmod(rest, size)
-            terms.append(name if count == 1 else f"{count}{name}")
-    small = max(symbols.values(), default=0) <= 64
-    if rest or not terms or small:
-        return f"{elements:,}"
-    return " + ".join(terms)
+    parts = list(parts)
+    counts = dict.fromkeys(symbols, 0)
+    rest = 0
+    for part in parts:
+        name = next((name for name, size in symbols.items() if size == part and size > 1), None)
+        if name is None:
+            rest += part
+        else:
+            counts[name] += 1
+    terms = [name if count == 1 else f"{count}{name}" for name, count in counts.items() if count]
+    if not terms or max(symbols.values(), default=0) <= 64:
+        return f"{sum(parts):,}"
+    return " + ".join([*terms, f"{rest:,}"] if rest else terms)
 
 
 # --- Counting ---------------------------------------------------------------------------------------------------------
@@ -171,33 +223,27 @@ def eager_traffic(graph: Graph, symbols: Mapping[str, int] | None = None) -> Tra
         if node.op in ("placeholder", "get_attr") or node.target is operator.getitem:
             continue
         cost.operator_name(node.target)  # refuses a captured graph
-        read = _count(cost.reads(node, roots))
-        written = _count(cost.writes(node, roots))
-        if cost.is_gather(node):
-            read = _gathered(cost.reads(node, roots), written)
-        if any(read) or any(written):
-            label = f"%{node.name} {node.target}"
-            rows.append(
-                TrafficRow(label, read[0], written[0], read[1], written[1], cost.operations(node), node.origins)
-            )
+        written = cost.counted(cost.writes(node, roots))
+        operands = cost.reads(node, roots)
+        if cost.is_gather(node.target):
+            read = cost.gathered(operands, sum(elements for elements, _ in written.values()))
+        else:
+            read = cost.counted(operands)
+        row = _row(f"%{node.name} {node.target}", read, written, operations=cost.operations(node), origins=node.origins)
+        if row.elements:
+            rows.append(row)
     return Traffic("eager", tuple(rows), dict(symbols or {}))
 
 
-def _count(operands: Iterable[cost.Operand]) -> tuple[int, int]:
-    """Distinct (elements, bytes) of several tensors, those that share a storage counted together."""
-    by_root: dict[Any, list[Any]] = {}
-    for operand in operands:
-        by_root.setdefault(operand.root, []).append(operand.meta)
-    counts = [(cost.union_elements(metas), metas[0].dtype.itemsize) for metas in by_root.values()]
-    return sum(n for n, _ in counts), sum(n * size for n, size in counts)
+Counts = Mapping[Any, tuple[int, int]]  # per storage or buffer: distinct elements, bytes
 
 
-def _gathered(operands: list[cost.Operand], written: tuple[int, int]) -> tuple[int, int]:
-    """A gather reads as many elements of its table as it selects, and its indices."""
-    table, indices = _count(operands[:1]), _count(operands[1:])
-    selected = min(table[0], written[0])
-    size = operands[0].meta.dtype.itemsize if operands else 0
-    return selected + indices[0], selected * size + indices[1]
+def _row(name: str, read: Counts, written: Counts, **more: Any) -> TrafficRow:
+    def split(counts: Counts) -> tuple[tuple[int, ...], int]:
+        return tuple(n for n, _ in counts.values() if n), sum(size for _, size in counts.values())
+
+    (parts_read, bytes_read), (parts_written, bytes_written) = split(read), split(written)
+    return TrafficRow(name, parts_read, parts_written, bytes_read, bytes_written, **more)
 
 
 def compiled_traffic(
@@ -221,10 +267,13 @@ def _node_counts(schedule: Schedule, node: ScheduleNode) -> tuple[dict[str, int]
     read: dict[str, int] = {}
     written: dict[str, int] = {}
     if node.extern is not None:
-        for argument in _buffer_arguments((node.extern.args, node.extern.kwargs)):
-            read[argument.name] = max(read.get(argument.name, 0), _layout_elements(argument.layout))
         written = {name: _layout_elements(schedule.layouts[name]) for name in node.buffers}
-        return read, written
+        operands = cost.extern_operands(node.extern)
+        if cost.is_gather(node.extern.operator):
+            counts = cost.gathered(operands, sum(written.values()))
+        else:
+            counts = cost.counted(operands)
+        return {name: elements for name, (elements, _) in counts.items()}, written
     if node.is_empty:
         return read, written
     for counts, accesses in ((read, node.reads), (written, node.writes)):
@@ -236,16 +285,20 @@ def _node_counts(schedule: Schedule, node: ScheduleNode) -> tuple[dict[str, int]
     return read, written
 
 
-def _row(schedule: Schedule, name: str, read: Mapping[str, int], written: Mapping[str, int], **more: Any) -> TrafficRow:
-    def size(counts: Mapping[str, int]) -> int:
-        return sum(n * schedule.layouts[buffer].dtype.itemsize for buffer, n in counts.items())
+def node_operations(schedule: Schedule, node: ScheduleNode) -> int:
+    """Scalar operations of a schedule node: of its loops, or of the operator PyTorch runs, counted as for eager."""
+    if node.extern is None:
+        return node.operations
+    return cost.extern_operations(node.extern, [schedule.layouts[name] for name in node.buffers])
 
-    return TrafficRow(name, sum(read.values()), sum(written.values()), size(read), size(written), **more)
+
+def _sized(schedule: Schedule, counts: Mapping[str, int]) -> Counts:
+    return {buffer: (n, n * schedule.layouts[buffer].dtype.itemsize) for buffer, n in counts.items()}
 
 
 def _node_row(schedule: Schedule, node: ScheduleNode) -> TrafficRow:
-    read, written = _node_counts(schedule, node)
-    return _row(schedule, node.name, read, written, operations=node.operations, origins=node.origins)
+    read, written = (_sized(schedule, counts) for counts in _node_counts(schedule, node))
+    return _row(node.name, read, written, operations=node_operations(schedule, node), origins=node.origins)
 
 
 def _kernel_row(schedule: Schedule, kernel: Kernel) -> TrafficRow:
@@ -253,8 +306,12 @@ def _kernel_row(schedule: Schedule, kernel: Kernel) -> TrafficRow:
     outputs = {a.buffer for a in kernel.arguments if a.role in ("output", "inout")}
     read: dict[str, int] = {}
     written: dict[str, int] = {}
+    operations = kernel.operations
     for name in kernel.nodes:
-        node_read, node_written = _node_counts(schedule, schedule.node(name))
+        node = schedule.node(name)
+        if node.extern is not None:
+            operations += node_operations(schedule, node)
+        node_read, node_written = _node_counts(schedule, node)
         for buffer, count in node_read.items():
             if buffer in inputs or not inputs | outputs:
                 whole = schedule.layouts[buffer].storage_elements
@@ -262,16 +319,8 @@ def _kernel_row(schedule: Schedule, kernel: Kernel) -> TrafficRow:
         for buffer, count in node_written.items():
             if buffer in outputs or not inputs | outputs:
                 written[buffer] = max(written.get(buffer, 0), count)
-    return _row(schedule, kernel.name, read, written, operations=kernel.operations, origins=kernel.origins)
-
-
-def _buffer_arguments(value: Any) -> list[Any]:
-    """The buffer arguments inside nested containers of an extern call."""
-    if hasattr(value, "layout") and hasattr(value, "name"):
-        return [value]
-    if isinstance(value, Mapping):
-        value = list(value.values())
-    return [a for part in value for a in _buffer_arguments(part)] if isinstance(value, (tuple, list)) else []
+    counts = _sized(schedule, read), _sized(schedule, written)
+    return _row(kernel.name, *counts, operations=operations, origins=kernel.origins)
 
 
 def _layout_elements(layout: Any) -> int:
@@ -279,73 +328,7 @@ def _layout_elements(layout: Any) -> int:
     return min(layout.numel // max(repeated, 1), layout.storage_elements)
 
 
-# --- Definition 13.2 and Proposition 13.3 -----------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, repr=False)
-class SpeedupDecomposition(Tabular):
-    """Proposition 13.3: ``speedup == rho * quality``. Bandwidths in bytes per second."""
-
-    eager_bytes: int
-    compiled_bytes: int
-    eager_seconds: float
-    compiled_seconds: float
-
-    @property
-    def speedup(self) -> float:
-        """``S = T_e / T_c``."""
-        return self.eager_seconds / self.compiled_seconds
-
-    @property
-    def rho(self) -> float:
-        """``b_e / b_c``: what the structure of the graph gives, known before compiling."""
-        return self.eager_bytes / self.compiled_bytes
-
-    @property
-    def eager_bandwidth(self) -> float:
-        return self.eager_bytes / self.eager_seconds
-
-    @property
-    def compiled_bandwidth(self) -> float:
-        return self.compiled_bytes / self.compiled_seconds
-
-    @property
-    def quality(self) -> float:
-        """``beta_c / beta_e``: how much closer to the bandwidth ceiling the compiled kernels run."""
-        return self.compiled_bandwidth / self.eager_bandwidth
-
-    def table(self) -> Table:
-        rows = (
-            ("eager", bytes_text(self.eager_bytes), seconds_text(self.eager_seconds),
-             quantity_text(self.eager_bandwidth, "B/s")),
-            ("compiled", bytes_text(self.compiled_bytes), seconds_text(self.compiled_seconds),
-             quantity_text(self.compiled_bandwidth, "B/s")),
-        )  # fmt: skip
-        note = f"speedup {self.speedup:.3g} = {self.rho:.3g} (bytes saved) x {self.quality:.3g} (kernel quality)"
-        return Table.build(
-            "Where the speedup comes from (Proposition 13.3)",
-            ("side", "model bytes", "time", "bandwidth"),
-            rows,
-            [note],
-        )
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "speedup": self.speedup,
-            "rho": self.rho,
-            "quality": self.quality,
-            "eager_bandwidth": self.eager_bandwidth,
-            "compiled_bandwidth": self.compiled_bandwidth,
-        }
-
-
-def decompose(
-    eager_bytes: int, compiled_bytes: int, eager_seconds: float, compiled_seconds: float
-) -> SpeedupDecomposition:
-    """Split a measured speedup (Proposition 13.3). ValueError unless all four are positive."""
-    if min(eager_bytes, compiled_bytes) <= 0 or not min(eager_seconds, compiled_seconds) > 0:
-        raise ValueError("bytes and times must be positive")
-    return SpeedupDecomposition(eager_bytes, compiled_bytes, eager_seconds, compiled_seconds)
+# --- The model of a region --------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, repr=False)
@@ -372,47 +355,47 @@ class TrafficModel(Tabular):
         """Whether the compiled traffic equals the bound of Proposition 1.1."""
         return self.compiled is not None and self.compiled.nbytes <= self.bound.nbytes
 
-    def decompose(self, eager_seconds: float, compiled_seconds: float) -> SpeedupDecomposition:
-        """Proposition 13.3 for measured durations. ValueError without a compiled side."""
+    def decompose(self, eager: Seconds, compiled: Seconds) -> SpeedupDecomposition:
+        """Proposition 13.3 for what was measured: two ``Timing`` of one comparison (the speedup is then the median of
+        pairwise ratios, as the comparison prints it), or two durations in seconds.
+
+        ValueError without a compiled side.
+        """
         if self.compiled is None:
             raise ValueError("nothing was compiled: there is no compiled traffic to decompose against")
-        return decompose(self.eager.nbytes, self.compiled.nbytes, eager_seconds, compiled_seconds)
+        return decompose(self.eager.nbytes, self.compiled.nbytes, eager, compiled)
+
+    @property
+    def legend(self) -> str:
+        """What the symbols stand for: ``N = 16,777,216 (elements of x, w), n = 8,192 (elements of sum)``."""
+        found = []
+        for symbol, size in self.eager.symbols.items():
+            role = "output" if symbol == "n" else "input"
+            names = list(dict.fromkeys(row.name for row in self.bound.of(role) if row.whole and row.elements == size))
+            more = ", ..." if len(names) > 4 else ""
+            found.append(f"{symbol} = {size:,} (elements of {role} {', '.join(names[:4])}{more})")
+        return ", ".join(found)
 
     def table(self) -> Table:
         symbols = self.eager.symbols
-        rows = []
+
+        def cells(side: str, name: str, row: Any) -> tuple[str, ...]:
+            moved = in_units(row.parts, symbols)
+            return (side, name, moved, bytes_text(row.nbytes), quantity_text(row.operations, "op"), per_byte(row))
+
+        rows: list[tuple[str, ...]] = []
         for side in (self.eager, self.compiled):
-            if side is None:
-                continue
-            rows += [
-                (
-                    side.side,
-                    r.name,
-                    in_units(r.elements, symbols),
-                    bytes_text(r.nbytes),
-                    quantity_text(r.operations, "op"),
-                )
-                for r in side.rows
-            ]
-            rows.append(
-                (side.side, "total", in_units(side.elements, symbols), bytes_text(side.nbytes),
-                 f"{side.intensity:.3g} op/B")
-            )  # fmt: skip
-        rows.append(
-            (
-                "lower bound",
-                "inputs + outputs",
-                in_units(self.bound.elements, symbols),
-                bytes_text(self.bound.nbytes),
-                "",
-            )
-        )
-        notes = [", ".join(f"{name} = {value:,}" for name, value in symbols.items())]
+            if side is not None:
+                rows += [cells(side.side, row.name, row) for row in side.rows]
+                rows.append(cells(side.side, "total", side))
+        least = in_units(self.bound.parts, symbols)
+        rows.append(("lower bound", "inputs + outputs", least, bytes_text(self.bound.nbytes), "", ""))
+        notes = [self.legend]
         if self.compiled is not None:
             attained = "which is the lower bound" if self.attains_bound else f"lower bound allows {self.best_rho:.3g}"
             notes.append(f"model byte ratio rho = {self.rho:.3g}, {attained}")
-        notes += [*self.bound.reasons, self.remark or ""]
-        columns = ("side", "operator or kernel", "elements moved", "bytes", "operations")
+        notes += [*self.bound.reasons, self.remark or "", *operation_notes(self.eager)]
+        columns = ("side", "operator or kernel", "elements moved", "bytes", "operations", "op/byte")
         return Table.build("Byte model", columns, rows, notes, text_columns=2)
 
     def to_json(self) -> dict[str, Any]:
@@ -428,17 +411,17 @@ def traffic_model(compilation: Any) -> TrafficModel:
     """The byte model of a ``Compilation``, or of an operator graph alone (then without a compiled side).
 
     Eager is counted on the program as written (:mod:`.eager`), the bound on the operators the compiler kept. ``N``
-    stands for the elements of the largest input depended upon, ``n`` for all output elements.
+    stands for a tensor as large as the largest input depended upon, ``n`` for one as large as the largest output.
     """
     operators = getattr(compilation, "operators", compilation)
     graph = operators if isinstance(operators, Graph) else getattr(operators, "graph", None)
     if not isinstance(graph, Graph):
         raise TypeError(f"expected a compilation or an operator graph, not {type(compilation).__name__}")
     bound = lower_bound(graph)
-    largest = max((row.elements for row in bound.of("input")), default=0)
-    produced = sum(row.elements for row in bound.of("output"))
-    symbols = {"N": largest} if produced in (0, largest) else {"N": largest, "n": produced}
-    symbols = dict(sorted(symbols.items(), key=lambda item: -item[1]))
+    largest = max((row.elements for row in bound.of("input") if row.whole), default=0)
+    produced = max((row.elements for row in bound.of("output")), default=0)
+    symbols = {"N": largest} if produced == largest else {"N": largest, "n": produced}
+    symbols = {name: size for name, size in sorted(symbols.items(), key=lambda item: -item[1]) if size}
     schedule = getattr(compilation, "schedule", None)
     compiled, written, remark = None, graph, None
     if getattr(compilation, "capture", None) is not None:

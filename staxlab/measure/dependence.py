@@ -31,12 +31,13 @@ ALONG_A_LINE = {"_softmax", "_log_softmax", "softmax", "log_softmax"}
 
 @dataclass(frozen=True)
 class BoundRow:
-    """One input or output of the region and the elements of it that count."""
+    """One input or output of the region and the elements of it that count; ``whole`` if they are all it has."""
 
     name: str
     role: str
     elements: int
     nbytes: int
+    whole: bool = True
 
 
 @dataclass(frozen=True, repr=False)
@@ -58,6 +59,21 @@ class LowerBound(Tabular):
     @property
     def nbytes(self) -> int:
         return sum(row.nbytes for row in self.rows)
+
+    @property
+    def bytes_read(self) -> int:
+        """Bytes of the inputs depended upon: whatever the implementation, each is read at least once."""
+        return sum(row.nbytes for row in self.of("input"))
+
+    @property
+    def bytes_written(self) -> int:
+        """Bytes of the outputs: each is written at least once."""
+        return sum(row.nbytes for row in self.of("output"))
+
+    @property
+    def parts(self) -> tuple[int, ...]:
+        """Elements of each tensor that counts, inputs before outputs."""
+        return tuple(row.elements for row in self.rows)
 
     def of(self, role: str) -> tuple[BoundRow, ...]:
         """The rows of the "input"s or of the "output"s."""
@@ -160,7 +176,8 @@ def lower_bound(graph: Graph) -> LowerBound:
     for node in graph:
         if node.op in ("placeholder", "get_attr") and isinstance(node.val, TensorMeta):
             elements = demand.count((node, 0), node.val)
-            rows.append(BoundRow(node.name, "input", elements, elements * node.val.dtype.itemsize))
+            whole = elements == cost.distinct_elements(node.val)
+            rows.append(BoundRow(node.name, "input", elements, elements * node.val.dtype.itemsize, whole))
     for members in outputs.values():
         elements = cost.union_elements(meta for _, meta in members)
         rows.append(BoundRow(members[0][0].name, "output", elements, elements * members[0][1].dtype.itemsize))
@@ -176,7 +193,7 @@ def _demand_inputs(node: Node, roots: cost.Roots, demand: _Demand) -> None:
     name = cost.operator_name(node.target)
     mask = asked[0] if len(asked) == 1 else None
     operands = cost.reads(node, roots)
-    if cost.is_gather(node) and operands:
+    if cost.is_gather(node.target) and operands:
         table, selected = operands[0], results[0].meta.numel
         if selected < cost.distinct_elements(table.meta):
             # Which elements depends on the data: count as many as are selected, the first ones standing for them.

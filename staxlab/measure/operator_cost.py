@@ -16,13 +16,14 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from ..capture.graph import Node, TensorMeta, nodes_in
+from ..loops.ir import BufferArgument, Extern, Layout
 from ..loops.ops import OPERATIONS
 
 #: Views without an alias annotation in their schema.
@@ -133,9 +134,10 @@ def window(storage: torch.Tensor, meta: TensorMeta) -> torch.Tensor:
 
 @dataclass(frozen=True)
 class Operand:
-    """A tensor an operator reads or writes: its description, and the node (and result position) whose storage it is."""
+    """A tensor an operator reads or writes: its description, and whose storage it is (the node that made it and which
+    of its results, or the name of a buffer)."""
 
-    root: tuple[Node, int]
+    root: Any
     meta: TensorMeta
 
 
@@ -185,17 +187,26 @@ def written_arguments(node: Node) -> list[Node]:
     return found
 
 
-def reads(node: Node, roots: Roots) -> list[Operand]:
-    """The tensors whose elements ``node`` needs. Views and metadata-only operators need none."""
-    name = operator_name(node.target)
-    if is_view(node.target) or name.endswith("_like") or name.startswith("new_"):
+def arguments_read(target: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+    """The arguments of a call whose elements it needs. Views and metadata-only operators need none, and what is only
+    overwritten is not read."""
+    name = operator_name(target)
+    if is_view(target) or name.endswith("_like") or name.startswith("new_"):
         return []
-    inputs = list(node.inputs)
+    unread: set[str] = set()
+    parameters = target._schema.arguments
     if name in OVERWRITING:
-        inputs = [n for n in inputs if n is not node.args[0]]
-    elif node.target._schema.name.endswith("out") or node.target._overloadname.endswith("out"):
-        inputs = [n for n in inputs if n not in written_arguments(node)]
-    return [operand for n in inputs for operand in roots.operands(n)]
+        unread = {parameters[0].name}
+    elif target._overloadname.endswith("out"):
+        unread = {p.name for p in parameters if p.alias_info is not None and p.alias_info.is_write}
+    given = [value for p, value in zip(parameters, args, strict=False) if p.name not in unread]
+    return given + [value for key, value in kwargs.items() if key not in unread]
+
+
+def reads(node: Node, roots: Roots) -> list[Operand]:
+    """The tensors whose elements ``node`` needs."""
+    needed = dict.fromkeys(nodes_in(tuple(arguments_read(node.target, node.args, node.kwargs))))
+    return [operand for n in needed for operand in roots.operands(n)]
 
 
 def writes(node: Node, roots: Roots) -> list[Operand]:
@@ -205,29 +216,96 @@ def writes(node: Node, roots: Roots) -> list[Operand]:
     return roots.operands(node)
 
 
-def is_gather(node: Node) -> bool:
+def is_gather(target: torch._ops.OpOverload) -> bool:
     """Whether the operator reads only the elements of its first tensor that an index selects."""
-    return operator_name(node.target) in GATHERS
+    return operator_name(target) in GATHERS
+
+
+def counted(operands: Iterable[Operand]) -> dict[Any, tuple[int, int]]:
+    """Distinct (elements, bytes) per storage: tensors that share one are counted together."""
+    by_root: dict[Any, list[Any]] = {}
+    for operand in operands:
+        by_root.setdefault(operand.root, []).append(operand.meta)
+    found = {}
+    for root, metas in by_root.items():
+        elements = union_elements(metas)
+        found[root] = (elements, elements * metas[0].dtype.itemsize)
+    return found
+
+
+def gathered(operands: list[Operand], written: int) -> dict[Any, tuple[int, int]]:
+    """A gather reads as many elements of its table as it selects (``written``), and its indices."""
+    if not operands:
+        return {}
+    table, found = operands[0], counted(operands[1:])
+    selected = min(counted([table])[table.root][0], written)
+    elements, nbytes = found.pop(table.root, (0, 0))
+    return {table.root: (selected + elements, selected * table.meta.dtype.itemsize + nbytes), **found}
+
+
+# --- Arithmetic -------------------------------------------------------------------------------------------------------
 
 
 def operations(node: Node) -> int:
-    """Scalar operations of an operator, in the units of ``loops.ops.OPERATIONS``."""
-    name = operator_name(node.target).removesuffix("_") or node.target._opname
-    if is_view(node.target) or name in MOVES or name + "_" in MOVES or name in UNFILLED:
-        return 0
-    tensors = [n.val for n in node.inputs if isinstance(n.val, TensorMeta)]
+    """Scalar operations of an operator of an operator graph, in the units of ``loops.ops.OPERATIONS``."""
     first = node.val[0] if isinstance(node.val, (tuple, list)) and node.val else node.val
-    results = first.numel if isinstance(first, TensorMeta) else 0
+    return scalar_operations(node.target, node.args, node.kwargs, first)
+
+
+def extern_operations(call: Extern, results: Sequence[Layout]) -> int:
+    """Scalar operations of a call that PyTorch runs, library or fallback: the same count as for eager execution."""
+    return scalar_operations(call.operator, call.args, call.kwargs, results[0] if results else None)
+
+
+def extern_operands(call: Extern) -> list[Operand]:
+    """The tensors an extern call reads; the root of each is the name of its buffer."""
+    needed = arguments_read(call.operator, call.args, call.kwargs)
+    return [Operand(a.name, _meta(a.layout)) for value in needed for a in _buffers(value)]
+
+
+def scalar_operations(target: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], first: Any) -> int:
+    """Scalar operations of a call whose tensors are graph nodes or buffers; ``first`` describes its first result."""
+    name = operator_name(target).removesuffix("_") or target._opname
+    if is_view(target) or name in MOVES or name + "_" in MOVES or name in UNFILLED:
+        return 0
+    tensors = _tensors((args, kwargs))
+    results = first.numel if isinstance(first, (TensorMeta, Layout)) else 0
     if not tensors:
         return 0  # a factory fills memory; filling computes nothing
-    if name in ("mm", "bmm", "mv", "dot"):
+    if name in ("mm", "bmm", "mv", "dot", "vdot"):
         return 2 * results * tensors[0].shape[-1]
     if name in ("addmm", "baddbmm", "addmv"):
         return 2 * results * tensors[1].shape[-1] + 2 * results
-    if name == "convolution":
-        return 2 * results * math.prod(tensors[1].shape[1:])
+    if name in ("convolution", "_convolution", "cudnn_convolution", "mkldnn_convolution"):
+        # Every element of the result (of the argument, if transposed) meets every weight of its group once.
+        transposed = len(args) > 6 and args[6] is True
+        return 2 * (tensors[0].numel if transposed else results) * math.prod(tensors[1].shape[1:])
+    if name.startswith("_scaled_dot_product") or name == "scaled_dot_product_attention":
+        query, key, value = tensors[:3]
+        scores = math.prod(query.shape[:-1]) * key.shape[-2]
+        return scores * (2 * query.shape[-1] + PER_INPUT_ELEMENT["softmax"] + 2 * value.shape[-1])
     if name in PER_INPUT_ELEMENT:
         extra = results if name in ("mean", "var", "std") else 0
         return PER_INPUT_ELEMENT[name] * tensors[0].numel + extra
     rule = OPERATIONS.get(SCALAR_NAMES.get(name, name))
     return results * (rule.cost if rule else 1)
+
+
+def _buffers(value: Any) -> list[BufferArgument]:
+    """The buffers inside nested containers of a call's arguments."""
+    if isinstance(value, BufferArgument):
+        return [value]
+    if isinstance(value, dict):
+        value = list(value.values())
+    return [found for part in value for found in _buffers(part)] if isinstance(value, (tuple, list)) else []
+
+
+def _tensors(value: Any) -> list[TensorMeta | Layout]:
+    """What the tensors of a call look like, left to right, with repetitions."""
+    nodes = [v for n in nodes_in(value) for v in (n.val if isinstance(n.val, (tuple, list)) else [n.val])]
+    return [v for v in nodes if isinstance(v, TensorMeta)] + [b.layout for b in _buffers(value)]
+
+
+def _meta(layout: Layout) -> TensorMeta:
+    device = torch.device(layout.device)
+    return TensorMeta(layout.shape, layout.stride, layout.dtype, device, storage_offset=layout.offset)

@@ -229,6 +229,13 @@ class Ratio:
         }
 
 
+def pairwise(slower: Timing, faster: Timing) -> Ratio:
+    """The ratios of two sides of one comparison, round by round."""
+    # An interrupted round may have timed only some of its sides: zip keeps the rounds both completed.
+    pairs = tuple(a / b for a, b in zip(slower.readings, faster.readings, strict=False) if b > 0)
+    return Ratio(slower.name, faster.name, pairs)
+
+
 @dataclass(frozen=True, repr=False)
 class Comparison(Tabular):
     """Several callables timed in alternation. ``timings[0]`` is the baseline unless another is named.
@@ -253,11 +260,7 @@ class Comparison(Tabular):
 
     def ratio(self, faster: str, slower: str | None = None) -> Ratio:
         """The speedup of ``faster`` over ``slower`` (default: the baseline), median of pairwise ratios."""
-        above = self[slower] if slower is not None else self.baseline
-        below = self[faster]
-        # An interrupted round may have timed only some of its sides: zip keeps the rounds both completed.
-        pairs = tuple(a / b for a, b in zip(above.readings, below.readings, strict=False) if b > 0)
-        return Ratio(above.name, below.name, pairs)
+        return pairwise(self[slower] if slower is not None else self.baseline, self[faster])
 
     def table(self) -> Table:
         notes = [f"sides took turns reading by reading ({self.order}); ratios are medians of pairwise ratios"]

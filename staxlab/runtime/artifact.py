@@ -18,13 +18,17 @@ _numbers = itertools.count()
 class Artifact:
     """A region ready to run.
 
-    ``call(inputs)`` takes the flat list of input tensors and returns the flat tuple of outputs; it is the generated
-    function itself, so nothing stands between the dispatcher and the kernels. ``check(inputs)`` verifies shapes,
-    strides and dtypes first, which the specialization guards normally have done. ``cache_hits`` says per kernel
-    whether it was found compiled, ``timings`` how many seconds building or loading it took.
+    ``call(inputs)`` takes the flat list of input tensors and returns the flat tuple of outputs. It is a
+    :class:`staxlab.native.Program` where the region allows that, else the generated function ``wrapper_call`` itself;
+    ``interpreted`` says why then, and is empty otherwise. Nothing else stands between the dispatcher and the kernels.
+    ``check(inputs)`` verifies shapes, strides and dtypes, which the specialization guards normally have done.
+    ``cache_hits`` says per kernel whether it was found compiled, ``timings`` how many seconds building or loading it
+    took.
     """
 
     call: Callable[[list[Any]], tuple[Any, ...]]
+    wrapper_call: Callable[[list[Any]], tuple[Any, ...]]
+    interpreted: str
     check: Callable[[list[Any]], None]
     wrapper: Wrapper
     cache_hits: Mapping[str, bool] = field(default_factory=dict)
@@ -35,11 +39,15 @@ class Artifact:
 
     def __str__(self) -> str:
         kernels = ", ".join(f"{name} ({'cached' if hit else 'compiled'})" for name, hit in self.cache_hits.items())
-        return f"artifact: {kernels or 'no compiled kernels'}"
+        how = f"called through the Python wrapper: {self.interpreted}" if self.interpreted else "called without Python"
+        return f"artifact: {kernels or 'no compiled kernels'}; {how}"
 
 
-def load(wrapper: Wrapper, launchers: Mapping[str, Callable[..., Any]]) -> Artifact:
-    """Execute the wrapper module with its kernels in place. BuildError if the module does not define what it must."""
+def load(
+    wrapper: Wrapper, launchers: Mapping[str, Callable[..., Any]], program: Any = None, interpreted: str = ""
+) -> Artifact:
+    """Execute the wrapper module with its kernels in place; ``program`` does the same without the interpreter (or
+    ``interpreted`` says why there is none). BuildError if the module does not define what it must."""
     file = f"<staxlab wrapper {next(_numbers)}>"
     # Tracebacks through the wrapper show its lines.
     linecache.cache[file] = (len(wrapper.source), None, wrapper.source.splitlines(keepends=True), file)
@@ -48,6 +56,7 @@ def load(wrapper: Wrapper, launchers: Mapping[str, Callable[..., Any]]) -> Artif
     if "call" not in namespace or "check" not in namespace:
         raise BuildError("the generated wrapper defines no call()")
     return Artifact(
-        namespace["call"], namespace["check"], wrapper,
+        namespace["call"] if program is None else program, namespace["call"], interpreted,
+        namespace["check"], wrapper,
         getattr(launchers, "cache_hits", {}), getattr(launchers, "timings", {}),
     )  # fmt: skip

@@ -21,6 +21,8 @@ _deterministic = torch._C._get_deterministic_algorithms
 _function_modes = torch._C._len_torch_function_stack
 _dispatch_modes = torch._C._len_torch_dispatch_stack
 _transforms = torch._C._functorch.peek_interpreter_stack
+_jit_tracing = torch._C._is_tracing
+_forward_ad = vars(torch.autograd.forward_ad)
 
 
 class Ambient(NamedTuple):
@@ -75,8 +77,11 @@ recording = _Recording()
 
 def must_run_eagerly() -> bool:
     """Whether something around the call wants to see every operation: a recording tracer (the call is inlined into its
-    graph), another function or dispatch mode, or a function transform such as ``torch.vmap``."""
+    graph), another function or dispatch mode, a function transform such as ``torch.vmap``, forward-mode differentiation
+    (a tensor may carry a tangent that no signature shows), or ``torch.jit.trace``."""
     if recording.tracer is not None or _dispatch_modes() or _transforms() is not None:
+        return True
+    if _forward_ad["_current_level"] >= 0 or _jit_tracing():
         return True
     if _function_modes():
         from torch.utils._device import DeviceContext

@@ -2,9 +2,8 @@
 
 Deciding must cost far less than computing, so there are three levels, cheapest first:
 
-1. *the same objects*: every argument is the very tensor of the last call and has not been touched (``_version``), and
-so
-   are the free variables. Nothing about the key can have changed.
+1. *the entry* (:mod:`.entry`): the call looks like one a version has just served. Decided in C, without the
+   interpreter, by comparing metadata; without the extension, by finding the very tensors of the last call untouched.
 2. *fingerprints*: the free part of the key (weights, training flags, submodules) is taken over from the last call if
 its
    objects are the same. In a model that is nearly everything; only the fresh batch is described anew.
@@ -16,7 +15,8 @@ of compilations are bounded; beyond the bound the function simply runs eagerly, 
 component which keeps changing and what to do about it.
 
 The dispatcher knows nothing of how regions are made: ``compile_region(fn, args, kwargs, key)`` returns an object with
-``capture`` (which binds arguments to flat tensors and rebuilds results) and ``call(flat tensors) -> flat results``.
+``capture`` (which binds arguments to flat tensors and rebuilds results) and ``call(flat tensors) -> flat results``; it
+may have an ``executor`` as well, which does the same with fewer questions.
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ import sys
 import threading
 import types
 import warnings
-import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -37,6 +36,7 @@ import torch
 from ..errors import GuardError, RecompileWarning
 from ..options import Options
 from .ambient import must_run_eagerly, read_ambient
+from .entry import Entry, Lines
 from .free_state import FreeState
 from .free_variables import collect
 from .guards import Guard, failing_guards, guards
@@ -53,7 +53,6 @@ from .signature import (
     exact_layout,
     gate_signature,
     signature,
-    tensor_signature,
     tensors_of,
 )
 from .structure import Parameters, children
@@ -79,9 +78,16 @@ class Version:
     key: Key
     region: Region
     number: int
-    calls: int = 0
-    replay_code: str = field(default="", repr=False)
+    replay: Callable[[list[torch.Tensor]], tuple | None] | None = field(default=None, repr=False)
+    line: Any = field(default=None, repr=False)  # what the first level knows of this version
+    vain_lines: int = field(default=0, repr=False)
+    served_before: int = field(default=0, repr=False)  # calls not counted by the present line
     pinned: tuple[int, ...] = ()
+
+    @property
+    def calls(self) -> int:
+        """How many calls this version has served."""
+        return self.served_before + (self.line.calls if self.line is not None else 0)
 
     @property
     def guards(self) -> tuple[Guard, ...]:
@@ -124,34 +130,13 @@ class CacheInfo:
     def hits(self) -> int:
         return self.same_objects + self.fingerprint + self.key
 
-
-class LastCall:
-    """The last call's tensors, and the version that served them (level 1)."""
-
-    __slots__ = ("version", "tensors", "ambient", "state", "generation", "call", "bind", "rebuild")
-
-    def __init__(self, version: Version, args: tuple, signatures: tuple, ambient: Any, state: FreeState):
-        capture = version.region.capture
-        self.version, self.ambient, self.state, self.generation = version, ambient, state, state.generation
-        self.call, self.bind, self.rebuild = version.region.call, capture.bind, capture.rebuild
-        self.tensors = [(weakref.ref(a), a._version, s) for a, s in zip(args, signatures, strict=True)]
-
-    def matches(self, args: tuple) -> bool:
-        """Whether these are the same objects, untouched. The signature is compared as well, since ``x.data = y`` and
-        ``requires_grad_`` change a tensor without raising its version."""
-        tensors = self.tensors
-        if len(args) != len(tensors):
-            return False
-        for arg, (reference, version, layout) in zip(args, tensors):  # noqa: B905
-            if reference() is not arg or arg._version != version or tensor_signature(arg) != layout:
-                return False
-        if read_ambient() != self.ambient or must_run_eagerly():
-            return False
-        state = self.state
-        return state.is_empty or (state.generation == self.generation and state.is_same())
+    @property
+    def calls(self) -> int:
+        """All calls so far, however they were served."""
+        return self.hits + self.compilations + self.eager
 
 
-class Dispatcher:
+class Dispatcher(Entry):
     """A function together with its compiled versions. Calling it dispatches (Algorithm 2.1). Thread-safe."""
 
     def __init__(self, fn: Any, compile_region: CompileRegion, options: Options | None = None):
@@ -186,13 +171,14 @@ class Dispatcher:
             self._versions: list[Version] = []
             self._cache: dict[tuple, list[Version]] = {}
             self._states: dict[tuple, FreeState] = {}
-            self._last: LastCall | None = None
-            self._last_ids: tuple[int, ...] = ()
-            self._same_objects = self._fingerprint_hits = self._key_hits = self._eager = self._compiled = 0
+            self._replays: dict[str, Callable[[list[torch.Tensor]], tuple | None]] = {}
+            self._lines = Lines(self)
+            self._forget_lines()
+            self._fingerprint_hits = self._key_hits = self._eager = self._compiled = 0
             self._recompiles: list[Recompile] = []
             self._changed: collections.Counter[tuple[str, str]] = collections.Counter()
+            self._growth: list[tuple[int, int]] = []
             self._warned = False
-            self.last_level = 0
 
     @property
     def versions(self) -> tuple[Version, ...]:
@@ -203,20 +189,37 @@ class Dispatcher:
         """The reason of every compilation after the first."""
         return tuple(self._recompiles)
 
+    @property
+    def options(self) -> Options:
+        """The options it compiles with; the limits are among them."""
+        return self._options
+
+    @property
+    def growth(self) -> tuple[tuple[int, int], ...]:
+        """How the number of versions grew: (number of the call, versions after it) for each call that compiled."""
+        return tuple(self._growth)
+
     def cache_info(self) -> CacheInfo:
         return CacheInfo(
-            self._same_objects, self._fingerprint_hits, self._key_hits, self._compiled, len(self._versions), self._eager
+            self._entered, self._fingerprint_hits, self._key_hits, self._compiled, len(self._versions), self._eager
         )
+
+    def report(self) -> Any:
+        """A snapshot of all this, which draws itself: the call path, the guards of each version, the recompilations
+        (:class:`.report.DispatchReport`)."""
+        from .report import report
+
+        return report(self)
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
+        from ..view import mimebundle
+
+        return mimebundle(self.report())
 
     # -- a call -----------------------------------------------------------------------------------------------------
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        last = self._last
-        if last is not None and not kwargs and last.matches(args):
-            self.last_level = 1
-            self._same_objects += 1
-            last.version.calls += 1
-            return last.rebuild(last.call(last.bind(args, kwargs)))
+    def _dispatch(self, *args: Any, **kwargs: Any) -> Any:
+        """A call that the first level could not serve."""
         if must_run_eagerly():
             return self.fn(*args, **kwargs)
         if kwargs:
@@ -224,8 +227,9 @@ class Dispatcher:
         version, flat = self._find(args, kwargs)
         if version is None:
             self._eager += 1
+            self.last_level = EAGER
             return self.fn(*args, **kwargs)
-        version.calls += 1
+        version.served_before += 1
         return version.region.capture.rebuild(version.region.call(flat))
 
     def specialize(self, *args: Any, **kwargs: Any) -> Version:
@@ -260,7 +264,7 @@ class Dispatcher:
                     version = self._compile(args, kwargs, lookup, state)
                     if version is None:
                         return None, []
-                    self.last_level = 0
+                    self.last_level = COMPILED
                     return version, version.region.capture.bind(args, kwargs)
         if free_is_same and not state.is_empty:
             self._fingerprint_hits += 1
@@ -268,25 +272,9 @@ class Dispatcher:
         else:
             self._key_hits += 1
             self.last_level = 3
-        self._remember(version, args, kwargs, lookup, state)
+        if not kwargs:
+            self._lines.remember(version, args, lookup, state, flat)
         return version, flat
-
-    def _remember(self, version: Version, args: tuple, kwargs: dict, lookup: tuple, state: FreeState) -> None:
-        """Let the next call with the same tensors go the short way, where that is sound.
-
-        Only once the same objects have come twice: weak references cost more than the rest of a lookup.
-        """
-        ids = tuple(map(id, args))
-        if ids != self._last_ids:
-            self._last, self._last_ids = None, ids
-        elif kwargs or version.region.capture.replay is not None or not all(type(a) is torch.Tensor for a in args):
-            self._last = None
-        else:
-            try:
-                exact = tuple(map(tensor_signature, args)) if self._options.dynamic else lookup[0]
-                self._last = LastCall(version, args, exact, lookup[-1], state)
-            except RuntimeError:  # an inference tensor keeps no version
-                self._last = None
 
     def _free_state(self, args: tuple, kwargs: dict, arg_part: tuple, kwarg_part: tuple) -> tuple[FreeState, bool]:
         """The environment for these arguments (objects among them are roots of their own), brought up to date."""
@@ -312,17 +300,16 @@ class Dispatcher:
     def _choose(self, candidates: Any, args: tuple, kwargs: dict) -> tuple[Version | None, list[torch.Tensor]]:
         """The candidate for which the shapes that were read are the same, and whose data gates answer as they did when
         it was captured. Equal replays run once."""
-        answers: dict[str, Any] = {}
+        answers: dict[Any, Any] = {}
         for version in candidates:
-            capture = version.region.capture
-            flat = capture.bind(args, kwargs)
+            flat = version.region.capture.bind(args, kwargs)
             if version.pinned and _shapes(version.pinned, flat) != version.key.gamma_s:
                 continue
-            if capture.replay is None:
+            if version.replay is None:
                 return version, flat
-            if version.replay_code not in answers:
-                answers[version.replay_code] = _replay(capture.replay, flat)
-            if answers[version.replay_code] == version.key.gamma_g:
+            if version.replay not in answers:
+                answers[version.replay] = version.replay(flat)
+            if answers[version.replay] == version.key.gamma_g:
                 return version, flat
         return None, []
 
@@ -360,9 +347,9 @@ class Dispatcher:
         shapes = _shapes(pinned, region.capture.bind(args, kwargs)) if pinned else ()
         key = self._key(lookup, state, gates, gate_names, shapes, shape_names)
         region.key = key  # only now complete: tracing has found the shapes read and the data gates
-        code = _replay_code(replay) if replay is not None else ""
-        version = Version(key, region, len(self._versions) + 1, replay_code=code, pinned=pinned)
+        version = Version(key, region, len(self._versions) + 1, replay=self._shared_replay(replay), pinned=pinned)
         self._versions.append(version)
+        self._growth.append((self.cache_info().calls, len(self._versions)))
         self._cache.setdefault(lookup, []).append(version)
         return version
 
@@ -372,14 +359,20 @@ class Dispatcher:
         pinned = capture.pinned if self._options.dynamic else ()
         return pinned, tuple(capture.inputs[position].path for position in pinned)
 
+    def _shared_replay(self, replay: Any) -> Callable[[list[torch.Tensor]], tuple | None] | None:
+        """The replay as a function from flat inputs to comparable answers; one object for equal replays."""
+        if replay is None:
+            return None
+        # Not the module's source: it gives constants without a literal spelling, such as a torch.Size, mere names.
+        nodes = [(node.name, node.op, node.target, node.args, node.kwargs) for node in replay.module.graph]
+        code = repr((nodes, [gate.kind for gate in replay.gates], replay.uses))
+        return self._replays.setdefault(code, replay.component())
+
     def _explain(self, args: tuple, kwargs: dict, lookup: tuple, state: FreeState, *, record: bool) -> None:
         """Check every version's guards on this call and note which failed (line 9 of Algorithm 2.1)."""
         failures = []
         for version in self._versions:
-            replay = version.region.capture.replay
-            gates: tuple = ()
-            if replay is not None:
-                gates = _actual_gates(version, args, kwargs)
+            gates = _actual_gates(version, args, kwargs) if version.replay is not None else ()
             shapes = _actual_shapes(version, args, kwargs)
             actual = self._key(lookup, state, gates, version.key.names.gates, shapes, version.key.names.shapes)
             failed = failing_guards(version.key, actual)
@@ -412,6 +405,9 @@ class Dispatcher:
 
 
 _PLAIN_TAGS = (TENSOR, VALUE)
+
+#: ``last_level`` of a call that was compiled for, and of one that ran eagerly because of a limit.
+COMPILED, EAGER = 0, -1
 
 REMEDIES = {
     "value": "Pass a number that changes often as a 0-dimensional tensor: it then is an input and not a constant.",
@@ -451,19 +447,10 @@ def _gather_roots(path: str, sig: Signature, value: Any, roots: list[tuple[str, 
             _gather_roots(f"{path}[{key!r}]", inner, part, roots)
 
 
-def _replay(replay: Any, flat: list[torch.Tensor]) -> tuple | None:
-    """The answers of the gates on these inputs, comparable; None if the replay fails, as it may off its own path."""
-    try:
-        return gate_signature(replay.evaluate(flat))
-    except Exception:
-        return None
-
-
 def _actual_gates(version: Version, args: tuple, kwargs: dict) -> tuple:
     """What a version's gates answer on a call that may have other shapes; () where that cannot be computed."""
-    capture = version.region.capture
     try:
-        return _replay(capture.replay, capture.bind(args, kwargs)) or ()
+        return version.replay(version.region.capture.bind(args, kwargs)) or ()
     except Exception:
         return ()
 
@@ -479,12 +466,6 @@ def _actual_shapes(version: Version, args: tuple, kwargs: dict) -> tuple:
         return _shapes(version.pinned, version.region.capture.bind(args, kwargs)) if version.pinned else ()
     except Exception:
         return ()
-
-
-def _replay_code(replay: Any) -> str:
-    # Not the module's source: it gives constants without a literal spelling, such as a torch.Size, mere names.
-    nodes = [(node.name, node.op, node.target, node.args, node.kwargs) for node in replay.module.graph]
-    return repr((nodes, [gate.kind for gate in replay.gates], replay.uses))
 
 
 def _gate_name(gate: Any) -> str:

@@ -92,15 +92,6 @@ class FreeState:
         own = aliasing(tensors)
         return (*self.overlap, *((i + self.count, j + self.count, d) for i, j, d in own)) if own else self.overlap
 
-    def unchanged(self, tensors: tuple[Any, ...]) -> bool:
-        references = self.references
-        if references is None:
-            return False
-        for tensor, reference, fingerprint in zip(tensors, references, self.pointers, strict=True):
-            if reference() is not tensor or _fingerprint(tensor) != fingerprint:
-                return False
-        return True
-
 
 def _fingerprint(tensor: Any) -> Any:
     """What must be equal for a tensor object to have kept its metadata: assigning ``.data`` (as ``module.half()`` does)

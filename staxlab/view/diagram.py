@@ -10,7 +10,7 @@ Colours are given twice: as attributes, which survive where a host strips styles
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,13 +28,15 @@ MOST_NODES_FULL = 1500  # on a page of its own
 
 @dataclass(frozen=True)
 class Box:
-    """A node as drawn: ``rows`` of text from top to bottom, what kind it is, and what it says when asked."""
+    """A node as drawn: ``rows`` of text from top to bottom, what kind it is, and what it says when asked. ``emphasis``
+    is a class that lights it up (``sx-lit``); whoever gives one also says in words why."""
 
     rows: tuple[str, ...]
     kind: str
     spoken: str
     origins: frozenset[int]
     label: str | None = None
+    emphasis: str = ""
 
     @property
     def size(self) -> tuple[float, float]:
@@ -79,15 +81,22 @@ def box_of(node: Any) -> Box:
     return Box(rows, _KIND.get(node.op, "call"), spoken, origins, None if node.op == "output" else name)
 
 
-def graph_diagram(nodes: Iterable[Any], title: str, *, full: bool = False, program: str | None = "dot") -> Html:
-    """The diagram of a graph, or a sentence where it would be too large to help."""
+def graph_diagram(
+    nodes: Iterable[Any],
+    title: str,
+    *,
+    full: bool = False,
+    program: str | None = "dot",
+    box: Callable[[Any], Box] = box_of,
+) -> Html:
+    """The diagram of a graph, or a sentence where it would be too large to help. ``box`` makes a node's box."""
     nodes = list(nodes)
     if len(nodes) > (MOST_NODES_FULL if full else MOST_NODES):
         said = f"A drawing of {len(nodes)} nodes would explain nothing; the listing has them all."
         return element("p", said, class_="sx-note")
     position = {node: k for k, node in enumerate(nodes)}
     edges = [(position[source], position[node]) for node in nodes for source in node.inputs]
-    return diagram([box_of(node) for node in nodes], edges, title, program=program)
+    return diagram([box(node) for node in nodes], edges, title, program=program)
 
 
 def diagram(boxes: Sequence[Box], edges: Sequence[tuple[int, int]], title: str, *, program: str | None = "dot") -> Html:
@@ -164,7 +173,7 @@ def _node(box: Box, centre: Point, stop: TabStop) -> Html:
         parts,
         mark,
         transform=f"translate({_xy(centre)})",
-        class_=f"sx-node sx-node-{box.kind}",
+        class_=f"sx-node sx-node-{box.kind} {box.emphasis}".rstrip(),
         role="button",
         aria_label=box.spoken,
         **stop.attributes(box.origins, box.label),

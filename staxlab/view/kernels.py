@@ -23,8 +23,9 @@ def kernel_markup(kernel: Any, *, single: bool) -> Html:
         LANGUAGES.get(kernel.language, kernel.language),
         f"reads {byte_text(kernel.bytes_read)}",
         f"writes {byte_text(kernel.bytes_written)}",
-        f"{kernel.operations:,} operations",
     ]
+    if kernel.language != "extern":  # what PyTorch's routine computes is counted by the byte model, from the operator
+        facts.append(f"{kernel.operations:,} operations")
     if kernel.is_fallback:
         facts.append("fallback: no native lowering")
     caption = [element("strong", kernel.name), " ", element("span", " · ".join(facts), class_="sx-muted")]

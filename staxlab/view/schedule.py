@@ -14,6 +14,8 @@ from .listing import linked_span
 from .markup import Html, element, join, table
 from .provenance import TabStop
 
+SMALLEST_WRITE = 4.0  # however few bytes are written, their block is as wide as one stroke of its hatching
+
 
 def byte_text(count: float) -> str:
     """``33,554,432`` as ``32 MiB``: three significant digits and a binary unit."""
@@ -34,10 +36,10 @@ def traffic_bar(read: int, written: int, largest: int) -> Html:
     if read:
         parts.append(_block(0, read * scale, height, "read", "#2f6fb5"))
     if written:
-        wide = max(written * scale, 1.5)
+        wide = max(written * scale, SMALLEST_WRITE)
         start = min(read * scale, width - wide)
         parts.append(_block(start, wide, height, "write", "#b3541e"))
-        parts += [_stroke(start + offset, height) for offset in range(3, int(wide), 5)]
+        parts += [_stroke(start + offset, height) for offset in range(1, int(wide) - 2, 5)]
     return element(
         "svg", parts, class_="sx-bar-chart", width=int(width), height=int(height), viewBox=f"0 0 {width:g} {height:g}",
         role="img", aria_label=label,
@@ -64,6 +66,8 @@ def space_text(node: Any) -> str:
 
 def panes(record: Any) -> list[Pane]:
     """The table of nodes, a legend, and the decisions that formed them."""
+    from ..measure.bytes import node_operations
+
     totals = [(record.bytes_read(node), record.bytes_written(node)) for node in record.nodes]
     largest = max((read + written for read, written in totals), default=1)
     stop = TabStop()
@@ -78,7 +82,7 @@ def panes(record: Any) -> list[Pane]:
                 [traffic_bar(read, written, largest), element("span", byte_text(read + written), class_="sx-bar-text")],
                 _accesses(record, node.reads),
                 _accesses(record, node.writes) if node.writes else ", ".join(node.buffers),
-                f"{node.operations:,}",
+                f"{node_operations(record, node):,}",
             ]
         )
         attributes.append(stop.attributes(node.origins, node.name))

@@ -60,6 +60,30 @@ def test_answers_may_use_numbers_or_names():
         assert check(1, eager_bytes=answer)["eager_bytes"].credit == 1
 
 
+def test_python_floats_are_as_good_as_formulas():
+    answers = {
+        "eager_intensity": 4 * 128 / (4 * (8 * 128 + 1)), "fused_intensity": 4 * 128 / (4 * (2 * 128 + 1)),
+        "saved_with_sum": 1 - (2 * 128 + 1) / (8 * 128 + 1), "saved_without_sum": 4 / 7,
+        "bound_without_sum": lambda n: 3.0 * 4 * 128 * n, "eager_bytes": lambda n: n * 4100.0,
+    }  # fmt: skip
+    for part in (1, 3):
+        feedback = check(part, **answers)
+        for item in feedback.items():
+            if item.field in answers:
+                assert item.verdict.credit == 1, str(feedback)
+
+
+@pytest.mark.parametrize("field", ["eager_intensity", "fused_intensity", "saved_with_sum", "eager_bytes"])
+def test_a_wrong_guess_is_not_told_the_answer(field):
+    part = 3 if field.startswith("saved") else 1
+    field_is = next(f for f in ex01.PARTS[part - 1].fields if f.name == field)
+    value = field_is.read(ex01.reference(CHAPTER)[field], CHAPTER.constants()).at(n=1)
+    for guess in ("1/3", 0.25, "n", "8*n", "1/(n - 1)"):
+        verdict = check(part, **{field: guess})[field]
+        said = f"{verdict.message} {verdict.facts}"
+        assert verdict.credit < 1 and str(value) not in said and f"{float(value):.4g}" not in said, said
+
+
 def test_intensity_that_follows_from_wrong_bytes_earns_half():
     feedback = check(1, eager_bytes="b*(7*C*n + n)", eager_intensity="4*C/(b*(7*C + 1))")
     assert feedback["eager_bytes"].credit == 0

@@ -57,7 +57,7 @@ def test_nbgraders_metadata_is_well_formed(section, answers):
         role = cell["metadata"].get("staxlab", {}).get("role")
         if role:
             assert flags(cell) == FLAGS[role]
-            assert (cell["cell_type"] == "markdown") == (role in ("statement", "prose"))
+            assert (cell["cell_type"] == "markdown") == (role == "statement")
 
 
 @pytest.mark.parametrize("section", SECTIONS)
@@ -74,6 +74,23 @@ def test_points_and_fields_are_those_of_the_exercises(section):
         )
         asked = [name for cell in own for name in cell["metadata"]["staxlab"].get("fields", ())]
         assert sorted(asked) == sorted(field.name for field in exercise.fields)
+
+
+@pytest.mark.parametrize("section", SECTIONS)
+def test_every_field_has_a_variable_that_is_set_before_it_is_checked(section):
+    """Prose as well: what is not a variable is not recorded."""
+    seen: set[str] = set()
+    for cell in builder.build(section)["cells"]:
+        own = cell["metadata"].get("staxlab", {})
+        if own.get("role") in ("answer", "prose"):
+            assert cell["cell_type"] == "code"
+            namespace: dict = {}
+            exec("".join(cell["source"]), namespace)
+            assert set(own["fields"]) <= set(namespace)
+            seen.update(own["fields"])
+        if own.get("role") == "check":
+            part = learn.load(own["exercise"]).part(own["part"])
+            assert {field.name for field in part.fields} <= seen
 
 
 def test_hint_cells_do_nothing_when_all_cells_are_run():

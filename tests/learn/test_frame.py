@@ -90,7 +90,7 @@ def test_answers_come_as_keywords_or_as_a_mapping_and_keywords_win():
         learn.check("EX98.1", {"double": "3*n", "sign": "plus"}, double="k*n"),
         learn.check("98.1", {"__builtins__": {}, "double": "2*n", "sign": "plus", "unrelated": 3}),
     ):
-        assert feedback.complete and feedback.notes == () and feedback.maximum == 3
+        assert feedback.complete and feedback.notes == (frame.NAMELESS,) and feedback.maximum == 3
 
 
 def test_a_missing_or_malformed_field_costs_that_field_only():
@@ -174,6 +174,36 @@ def test_the_student_may_come_from_the_environment(monkeypatch):
     monkeypatch.setenv("STAXLAB_STUDENT", "ada")
     assert learn.check("ex98.1").variant == expected
     assert learn.check("ex98.1", student="anonymous").variant == (("k", "2"),)
+
+
+def test_whoever_has_no_name_is_told_once_how_to_get_one():
+    for student in (None, "anonymous", " Anonymous "):
+        assert learn.check("ex98.1", student=student).notes.count(frame.NAMELESS) == 1
+        for shown in (learn.values("ex98", student=student), learn.statement("ex98.1", student=student)):
+            assert str(shown).count('student = "your id"') == 1
+    for named in ({"student": "ada"}, {"seed": 7}):
+        assert learn.check("ex98.1", **named).notes == () and "anonymous" not in str(learn.statement("ex98", **named))
+
+
+def test_an_exercise_that_is_the_same_for_everyone_needs_no_name(monkeypatch):
+    same = type("Same", (BaseVariant,), {"constants": lambda self: {"k": Fraction(2)}, "k": 2})
+    monkeypatch.setattr(frame, "load", lambda name: from_module(module(Variant=same), "ex98"))
+    assert learn.check("ex98.1", double="2*n").notes == ()
+
+
+def test_the_student_of_the_notebook_is_taken(monkeypatch):
+    """``student = "ada"`` in a cell: every verb then speaks to her, whether or not it is handed the name again."""
+    import __main__
+
+    monkeypatch.setattr(__main__, "student", "ada", raising=False)
+    monkeypatch.setenv("STAXLAB_STUDENT", "grace")
+    given = learn.check("ex98.1", student="ada", record=False).variant
+    assert learn.check("ex98.1").variant == given != learn.check("ex98.1", student="grace").variant
+    assert str(learn.statement("ex98")) == str(learn.statement("ex98", student="ada"))
+    assert str(learn.values("ex98")) == str(learn.values("ex98", student="ada"))
+    assert len(learn.history("ex98")) == len(learn.history("ex98", student="ada")) == 1
+    monkeypatch.setattr(__main__, "student", 3)  # somebody else's variable of that name
+    assert learn.check("ex98.1", record=False).variant == learn.check("ex98.1", student="grace").variant
 
 
 def test_attempts_are_recorded_with_answers_and_feedback():

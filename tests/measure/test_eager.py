@@ -18,7 +18,7 @@ def traffic_of(fn, *args):
 @pytest.mark.parametrize(
     ("fn", "expected"),
     [
-        (lambda x: (x.exp().sum(-1), x.exp().amax(-1)), "6N + n"),  # n: both outputs together
+        (lambda x: (x.exp().sum(-1), x.exp().amax(-1)), "6N + 2n"),
         (lambda x: torch.nn.functional.softmax(x, -1), "2N"),
         (lambda x: torch.nn.functional.gelu(x) * 1, "4N"),
         (lambda x: torch.relu(x) + 0, "4N"),
@@ -27,7 +27,7 @@ def traffic_of(fn, *args):
 )
 def test_eager_pays_for_what_the_program_says(fn, expected):
     model = traffic_of(fn, torch.randn(48, 200))
-    assert in_units(model.eager.elements, model.eager.symbols) == expected
+    assert in_units(model.eager.parts, model.eager.symbols) == expected
     assert model.remark is None
 
 

@@ -12,6 +12,7 @@ import weakref
 import pytest
 import torch
 
+from staxlab import native
 from staxlab.capture.tracer import trace
 from staxlab.errors import GuardError, RecompileWarning
 from staxlab.options import Options
@@ -83,12 +84,14 @@ def test_levels():
     for arg in (x, x, x, x, torch.randn(8)):
         compiled(arg)
         levels.append(compiled.last_level)
-    assert levels == [0, 2, 2, 1, 2]
+    # Without the extension only the very same untouched tensors are served by the first level, from the third time on.
+    assert levels == ([0, 2, 1, 1, 1] if native.available else [0, 2, 2, 1, 2])
     x.add_(1)  # another version of the same tensor
     compiled(x)
-    assert compiled.last_level == 2
+    assert compiled.last_level == (1 if native.available else 2)
     info = compiled.cache_info()
-    assert (info.same_objects, info.compilations, info.versions, info.eager) == (1, 1, 1, 0)
+    assert (info.same_objects, info.compilations, info.versions, info.eager) == (4 if native.available else 1, 1, 1, 0)
+    assert info.calls == 6 == compiled.versions[0].calls
     w.mul_(3)
     for _ in range(4):
         assert torch.equal(compiled(x), x * w)

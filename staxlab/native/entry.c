@@ -1,0 +1,632 @@
+/* The call entry: the first level of dispatch (Section 2.4, Algorithm 2.1), and the way into the kernels.
+
+   The first level must decide in well under a microsecond whether the call may use a version that served an earlier one.
+   Algorithm 2.1 compares object identities and version counters, because metadata of the same object stays the same. In
+   PyTorch it does not (`x.data = y`, `x.t_()`, `x.requires_grad_()`), and new tensors would always miss. Here the
+   metadata itself is compared: through DLPack one call reads shape, strides, dtype, device and address, in a few
+   nanoseconds. That is the tensor part of the key, so equal answers mean an equal key whichever object it is; nothing
+   is kept alive, and no id can be confused with that of a later object.
+
+   An Entry holds a few Lines, most recently used first. A Line is what one version expects of a call, and what to run. Whatever
+   no line covers (keyword arguments, containers, modes, the first call) goes to `_dispatch`, which is written
+   in Python and makes new lines. */
+
+#include "native.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <structmember.h>
+
+enum { MOST_LINES = 8, INLINE_TENSORS = 32 };
+
+/* Zero-argument functions of PyTorch that read the ambient state, and what they must answer. */
+enum { GRAD_MODE, INFERENCE_MODE, DEFAULT_DTYPE, DETERMINISTIC, STATE_IN_KEY, /* compared with the line's own */
+       AUTOCAST = STATE_IN_KEY, FUNCTION_MODES, DISPATCH_MODES, TRANSFORMS, TRACING, READERS }; /* must be off */
+static PyObject *readers[READERS];
+static PyObject *off[READERS];            /* False, 0 or None */
+
+/* Some of these functions only wrap a C++ function without arguments; its address, where the library that holds it exports
+   it, saves going through Python. All zero: ask Python. */
+typedef struct { bool (*flag)(void); int64_t (*depth)(void); bool (*flag_of)(int8_t device_type); } Shortcut;
+static Shortcut shortcuts[READERS];
+static PyObject *forward_ad, *level_name; /* the dict of torch.autograd.forward_ad, "_current_level" */
+static PyObject *requires_grad_name, *is_neg_name, *dispatch_name;
+
+/* -- what a line expects ------------------------------------------------------------------------------------------- */
+
+typedef struct {
+    PyTypeObject *type;
+    PyObject *value;      /* an argument that is no tensor; NULL for a tensor */
+    bool requires_grad;
+    DLDevice device;
+    DLDataType dtype;
+    int32_t ndim;
+    int64_t *metadata;    /* shape, then strides */
+    size_t extent;        /* bytes from the first element to past the last; 0 if there is none */
+} Expected;
+
+/* Where a free variable lives, and what must be found there if it is no tensor (Section 2.5). */
+enum { ITEM, CELL, ATTRIBUTE, LENGTH, KEYS };
+typedef struct {
+    long how;
+    PyObject *holder, *key, *found;
+} Place;
+
+typedef struct {
+    PyObject_HEAD
+    Py_ssize_t arguments, free, tensors; /* flat tensors: lifted ones first, then those among the arguments */
+    Expected *argument, *lifted;
+    PyObject *state[STATE_IN_KEY];
+    Place *lifted_place, *place;   /* of the lifted tensors; of the other free values */
+    Py_ssize_t places;
+    PyObject *replay, *gates;      /* flat list -> answers of the data gates, and the answers that lead here; or NULL */
+    PyObject *run;                 /* a Program, or a function from the flat list to the flat results */
+    PyObject *rebuild;             /* flat results -> return value; None where it is the one result itself */
+    uintptr_t *seen;               /* addresses found not to overlap */
+    Py_ssize_t calls;
+} Line;
+
+static PyTypeObject *line_type;
+
+static inline bool expected_tensor(const Expected *expected, PyObject *object, DLTensor *tensor) {
+    if (Py_TYPE(object) != expected->type || exchange->view(object, tensor)) return false;
+    if (tensor->ndim != expected->ndim || tensor->device.type != expected->device.type ||
+        tensor->device.id != expected->device.id || tensor->dtype.code != expected->dtype.code ||
+        tensor->dtype.bits != expected->dtype.bits)
+        return false;
+    size_t half = sizeof(int64_t) * tensor->ndim;
+    if (memcmp(tensor->shape, expected->metadata, half) ||
+        memcmp(tensor->strides, expected->metadata + tensor->ndim, half))
+        return false;
+    PyObject *flag = PyObject_GetAttr(object, requires_grad_name);
+    if (!flag) return false;
+    Py_DECREF(flag);
+    if ((flag == Py_True) != expected->requires_grad) return false;
+    flag = PyObject_CallMethodNoArgs(object, is_neg_name); /* a pending sign change is invisible in the layout */
+    if (!flag) return false;
+    Py_DECREF(flag);
+    return flag == Py_False;
+}
+
+/* Equal as parts of a key: same type, same value, told apart where == does not (0.0 and -0.0, NaN). */
+static inline bool expected_value(const Expected *expected, PyObject *object) {
+    if (object == expected->value) return true;
+    if (Py_TYPE(object) != expected->type) return false;
+    if (expected->type == &PyFloat_Type) {
+        double a = PyFloat_AS_DOUBLE(object), b = PyFloat_AS_DOUBLE(expected->value);
+        return memcmp(&a, &b, sizeof a) == 0;
+    }
+    if (expected->type == &PyLong_Type || expected->type == &PyUnicode_Type)
+        return PyObject_RichCompareBool(object, expected->value, Py_EQ) == 1;
+    return false; /* only identity for the rest: another look at a lower level does no harm */
+}
+
+/* A new reference to what lives at a place now. */
+static inline PyObject *read_place(const Place *place) {
+    switch (place->how) {
+    case CELL: return PyCell_Get(place->holder);
+    case ATTRIBUTE: return PyObject_GetAttr(place->holder, place->key);
+    default:
+        if (!PyDict_CheckExact(place->holder)) return PyObject_GetItem(place->holder, place->key);
+        return Py_XNewRef(PyDict_GetItemWithError(place->holder, place->key));
+    }
+}
+
+/* Whether a dict has exactly these keys, in this order, compared by identity as everything here. */
+static bool keys_are(PyObject *dict, PyObject *keys) {
+    if (!PyDict_CheckExact(dict) || PyDict_GET_SIZE(dict) != PyTuple_GET_SIZE(keys)) return false;
+    PyObject *key;
+    for (Py_ssize_t position = 0, k = 0; PyDict_Next(dict, &position, &key, NULL); k++)
+        if (key != PyTuple_GET_ITEM(keys, k)) return false;
+    return true;
+}
+
+static inline bool place_is_same(const Place *place) {
+    if (place->how == KEYS) return keys_are(place->holder, place->found);
+    if (place->how == LENGTH) return PyObject_Size(place->holder) == PyLong_AsSsize_t(place->found);
+    PyObject *now = read_place(place);
+    Py_XDECREF(now); /* compared by identity only, and `found` keeps its object alive */
+    return now == place->found;
+}
+
+/* -- the ambient state --------------------------------------------------------------------------------------------- */
+
+/* The answer of a shortcut, -1 where there is none. */
+static inline int64_t shortcut(int k) {
+    const Shortcut *s = &shortcuts[k];
+    if (s->flag) return s->flag();
+    if (s->depth) return s->depth();
+    if (s->flag_of) return s->flag_of(0) | s->flag_of(1); /* CPU, CUDA */
+    return -1;
+}
+
+static inline bool ambient_is(const Line *line) {
+    for (int k = 0; k < READERS; k++) {
+        int64_t quick = shortcut(k);
+        if (quick >= 0) {
+            if (quick != (k < STATE_IN_KEY ? line->state[k] == Py_True : 0)) return false;
+            continue;
+        }
+        PyObject *answer = PyObject_CallNoArgs(readers[k]);
+        if (!answer) return false;
+        bool same = answer == (k < STATE_IN_KEY ? line->state[k] : off[k]);
+        Py_DECREF(answer);
+        if (!same) return false;
+    }
+    PyObject *level = PyDict_GetItemWithError(forward_ad, level_name);
+    return level && PyLong_Check(level) && PyLong_AsLong(level) < 0;
+}
+
+/* -- aliasing ------------------------------------------------------------------------------------------------------ */
+
+typedef struct { uintptr_t start, end; } Span;
+
+static int by_start(const void *a, const void *b) {
+    uintptr_t x = ((const Span *)a)->start, y = ((const Span *)b)->start;
+    return (x > y) - (x < y);
+}
+
+static inline const Expected *expectation(const Line *line, Py_ssize_t tensor) {
+    if (tensor < line->free) return &line->lifted[tensor];
+    Py_ssize_t wanted = tensor - line->free;
+    for (Py_ssize_t k = 0; k < line->arguments; k++)
+        if (!line->argument[k].value && wanted-- == 0) return &line->argument[k];
+    return NULL;
+}
+
+/* Whether no two tensors share memory: lines are made only for calls where none do. O(n log n), O(n) if all addresses
+   are those of the last call that was found right. */
+static bool nothing_shared(Line *line, void **addresses) {
+    if (line->tensors < 2 || !memcmp(line->seen, addresses, sizeof(void *) * line->tensors)) return true;
+    Span inside[INLINE_TENSORS], *spans = line->tensors <= INLINE_TENSORS ? inside : malloc(sizeof(Span) * line->tensors);
+    if (!spans) return false;
+    Py_ssize_t count = 0;
+    for (Py_ssize_t k = 0; k < line->tensors; k++) {
+        size_t extent = expectation(line, k)->extent;
+        uintptr_t start = (uintptr_t)addresses[k];
+        if (extent && start) spans[count++] = (Span){start, start + extent};
+    }
+    bool shared = false;
+    if (count == 2) {
+        shared = spans[0].start < spans[1].end && spans[1].start < spans[0].end;
+    } else {
+        qsort(spans, count, sizeof(Span), by_start);
+        for (Py_ssize_t k = 1; k < count && !shared; k++) shared = spans[k].start < spans[k - 1].end;
+    }
+    if (spans != inside) free(spans);
+    if (!shared) memcpy(line->seen, addresses, sizeof(void *) * line->tensors);
+    return !shared;
+}
+
+/* -- a call -------------------------------------------------------------------------------------------------------- */
+
+static PyObject *list_of(PyObject *const *objects, Py_ssize_t count) {
+    PyObject *list = PyList_New(count);
+    for (Py_ssize_t k = 0; list && k < count; k++) PyList_SET_ITEM(list, k, Py_NewRef(objects[k]));
+    return list;
+}
+
+/* What a replay answered during this call. Versions that differ in their answers only share one replay, and it runs once. */
+typedef struct { PyObject *replay, *answers; } Answered;
+
+static bool gates_agree(const Line *line, PyObject *const *objects, Answered *answered) {
+    if (answered->replay != line->replay) {
+        PyObject *flat = list_of(objects, line->tensors);
+        PyObject *answers = flat ? PyObject_CallOneArg(line->replay, flat) : NULL;
+        Py_XDECREF(flat);
+        if (!answers) return false;
+        Py_XSETREF(answered->replay, Py_NewRef(line->replay));
+        Py_XSETREF(answered->answers, answers);
+    }
+    return PyObject_RichCompareBool(answered->answers, line->gates, Py_EQ) == 1;
+}
+
+/* Checks the call against a line. Returns 1 and the result if it fits, 0 if it does not, -1 on an error of what ran. */
+static int try_line(Line *line, PyObject *const *args, Py_ssize_t count, Answered *answered, PyObject **result) {
+    if (count != line->arguments) return 0;
+    void *inside_addresses[INLINE_TENSORS];
+    PyObject *inside_objects[INLINE_TENSORS];
+    bool many = line->tensors > INLINE_TENSORS;
+    void **addresses = many ? malloc(sizeof(void *) * line->tensors) : inside_addresses;
+    PyObject **objects = many ? malloc(sizeof(PyObject *) * line->tensors) : inside_objects;
+    Py_ssize_t position = line->free, lifted = 0;
+    int outcome = 0;
+    if (!addresses || !objects) goto done;
+    DLTensor tensor;
+    for (Py_ssize_t k = 0; k < count; k++) {
+        Expected *expected = &line->argument[k];
+        if (expected->value) {
+            if (!expected_value(expected, args[k])) goto done;
+            continue;
+        }
+        if (!expected_tensor(expected, args[k], &tensor)) goto done;
+        addresses[position] = (char *)tensor.data + tensor.byte_offset;
+        objects[position++] = args[k];
+    }
+    if (!ambient_is(line)) goto done;
+    for (Py_ssize_t k = 0; k < line->places; k++)
+        if (!place_is_same(&line->place[k])) goto done;
+    for (; lifted < line->free; lifted++) {
+        PyObject *object = objects[lifted] = read_place(&line->lifted_place[lifted]);
+        if (!object) goto done;
+        if (!expected_tensor(&line->lifted[lifted], object, &tensor)) {
+            lifted++;
+            goto done;
+        }
+        addresses[lifted] = (char *)tensor.data + tensor.byte_offset;
+    }
+    if (!nothing_shared(line, addresses)) goto done;
+    if (line->replay && !gates_agree(line, objects, answered)) goto done;
+    line->calls++;
+    outcome = -1;
+    if (Py_TYPE(line->run) == program_type) {
+        bool as_tuple = line->rebuild != Py_None || program_outputs((Program *)line->run) != 1;
+        *result = program_run((Program *)line->run, addresses, objects, as_tuple);
+    } else {
+        PyObject *flat = list_of(objects, line->tensors);
+        if (!flat) goto done;
+        *result = PyObject_CallOneArg(line->run, flat);
+        Py_DECREF(flat);
+    }
+    if (*result && (line->rebuild != Py_None || PyTuple_CheckExact(*result))) {
+        PyObject *built = line->rebuild != Py_None ? PyObject_CallOneArg(line->rebuild, *result)
+                                                   : PySequence_GetItem(*result, 0);
+        Py_SETREF(*result, built);
+    }
+    if (*result) outcome = 1;
+done:
+    if (outcome == 0 && PyErr_Occurred()) { /* what cannot be read here is for a lower level to judge */
+        if (PyErr_ExceptionMatches(PyExc_Exception)) PyErr_Clear();
+        else outcome = -1; /* an interrupt from the keyboard */
+    }
+    while (lifted > 0) Py_DECREF(objects[--lifted]);
+    if (many) {
+        free(addresses);
+        free(objects);
+    }
+    return outcome;
+}
+
+typedef struct {
+    PyObject_HEAD
+    vectorcallfunc call;
+    Py_ssize_t lines, entered; /* calls served here since the last reset */
+    Line *line[MOST_LINES];
+    int last_level;
+} Entry;
+
+static PyObject *entry_vectorcall(PyObject *object, PyObject *const *args, size_t flags, PyObject *names) {
+    Entry *self = (Entry *)object;
+    Py_ssize_t count = PyVectorcall_NARGS(flags);
+    if (!names || PyTuple_GET_SIZE(names) == 0) {
+        Answered answered = {NULL, NULL};
+        PyObject *result = NULL;
+        int outcome = 0;
+        for (Py_ssize_t k = 0; k < self->lines && !outcome; k++) {
+            Line *line = (Line *)Py_NewRef(self->line[k]); /* the function may reset the entry */
+            outcome = try_line(line, args, count, &answered, &result);
+            if (outcome > 0) {
+                self->last_level = 1;
+                self->entered++;
+                if (k > 0 && k < self->lines && self->line[k] == line) {
+                    self->line[k] = self->line[0];
+                    self->line[0] = line;
+                }
+            }
+            Py_DECREF(line);
+        }
+        Py_XDECREF(answered.replay);
+        Py_XDECREF(answered.answers);
+        if (outcome) return result;
+    }
+    PyObject *slow = PyObject_GetAttr(object, dispatch_name);
+    if (!slow) return NULL;
+    PyObject *result = PyObject_Vectorcall(slow, args, count, names);
+    Py_DECREF(slow);
+    return result;
+}
+
+static PyObject *entry_call(PyObject *self, PyObject *args, PyObject *kwargs) {
+    if (!kwargs || PyDict_GET_SIZE(kwargs) == 0)
+        return entry_vectorcall(self, PySequence_Fast_ITEMS(args), PyTuple_GET_SIZE(args), NULL);
+    PyObject *slow = PyObject_GetAttr(self, dispatch_name);
+    if (!slow) return NULL;
+    PyObject *result = PyObject_Call(slow, args, kwargs);
+    Py_DECREF(slow);
+    return result;
+}
+
+static PyObject *entry_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
+    Entry *self = (Entry *)type->tp_alloc(type, 0);
+    if (self) self->call = entry_vectorcall;
+    return (PyObject *)self;
+}
+
+/* _add_line(line, outdated): the newest line goes first; `outdated`, or else one unused for long, makes room. */
+static PyObject *entry_add(Entry *self, PyObject *args) {
+    PyObject *line, *outdated;
+    if (!PyArg_ParseTuple(args, "O!O", line_type, &line, &outdated)) return NULL;
+    for (Py_ssize_t k = 0; k < self->lines; k++) {
+        if ((PyObject *)self->line[k] != outdated) continue;
+        self->lines--;
+        memmove(self->line + k, self->line + k + 1, sizeof(Line *) * (self->lines - k));
+        Py_DECREF(outdated);
+        break;
+    }
+    if (self->lines == MOST_LINES) Py_DECREF(self->line[--self->lines]);
+    memmove(self->line + 1, self->line, sizeof(Line *) * self->lines);
+    self->line[0] = (Line *)Py_NewRef(line);
+    self->lines++;
+    Py_RETURN_NONE;
+}
+
+static PyObject *entry_forget(Entry *self, PyObject *unused) {
+    while (self->lines) Py_DECREF(self->line[--self->lines]);
+    self->entered = 0;
+    self->last_level = 0;
+    Py_RETURN_NONE;
+}
+
+static int entry_traverse(Entry *self, visitproc visit, void *arg) {
+    Py_VISIT(Py_TYPE(self));
+    for (Py_ssize_t k = 0; k < self->lines; k++) Py_VISIT(self->line[k]);
+    return 0;
+}
+
+static int entry_clear(Entry *self) {
+    while (self->lines) Py_DECREF(self->line[--self->lines]);
+    return 0;
+}
+
+static void entry_dealloc(Entry *self) {
+    PyTypeObject *type = Py_TYPE(self);
+    PyObject_GC_UnTrack(self);
+    entry_clear(self);
+    type->tp_free(self);
+    Py_DECREF(type);
+}
+
+static PyMethodDef entry_methods[] = {
+    {"_add_line", (PyCFunction)entry_add, METH_VARARGS, "Serve calls that fit this line, in place of an outdated one."},
+    {"_forget_lines", (PyCFunction)entry_forget, METH_NOARGS, "Drop every line and the counts."},
+    {NULL},
+};
+static PyMemberDef entry_members[] = {
+    {"__vectorcalloffset__", T_PYSSIZET, offsetof(Entry, call), READONLY},
+    {"_entered", T_PYSSIZET, offsetof(Entry, entered), READONLY},
+    {"last_level", T_INT, offsetof(Entry, last_level), 0},
+    {NULL},
+};
+static PyType_Slot entry_slots[] = {
+    {Py_tp_doc, "A callable that serves calls from its lines and passes the others to self._dispatch."},
+    {Py_tp_new, entry_new}, {Py_tp_call, entry_call}, {Py_tp_traverse, entry_traverse}, {Py_tp_clear, entry_clear},
+    {Py_tp_dealloc, entry_dealloc}, {Py_tp_methods, entry_methods}, {Py_tp_members, entry_members}, {0, NULL},
+};
+PyType_Spec entry_spec = {"staxlab.native._native.Entry", sizeof(Entry), 0,
+                          Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL,
+                          entry_slots};
+
+/* -- making a line from a call that a version has just served ------------------------------------------------------- */
+
+static int describe(Expected *expected, PyObject *object) {
+    DLTensor tensor;
+    if (exchange->view(object, &tensor)) return -1;
+    PyObject *flag = PyObject_GetAttr(object, requires_grad_name);
+    if (!flag) return -1;
+    expected->requires_grad = flag == Py_True;
+    Py_DECREF(flag);
+    expected->type = (PyTypeObject *)Py_NewRef(Py_TYPE(object));
+    expected->device = tensor.device;
+    expected->dtype = tensor.dtype;
+    expected->ndim = tensor.ndim;
+    expected->metadata = PyMem_Calloc(2 * tensor.ndim + 1, sizeof(int64_t));
+    if (!expected->metadata) return PyErr_NoMemory(), -1;
+    size_t reach = 1;
+    bool empty = false;
+    for (int k = 0; k < tensor.ndim; k++) {
+        expected->metadata[k] = tensor.shape[k];
+        expected->metadata[tensor.ndim + k] = tensor.strides[k];
+        empty |= tensor.shape[k] == 0;
+        reach += (size_t)((tensor.shape[k] - 1) * tensor.strides[k]);
+    }
+    expected->extent = empty ? 0 : reach * (size_t)((tensor.dtype.bits * tensor.dtype.lanes + 7) / 8);
+    return 0;
+}
+
+static int read_places(PyObject *sequence, Place *places, Py_ssize_t *count) {
+    for (Py_ssize_t k = 0; k < PyTuple_GET_SIZE(sequence); k++) {
+        Place *place = &places[k];
+        PyObject *holder, *key, *found;
+        if (!PyArg_ParseTuple(PyTuple_GET_ITEM(sequence, k), "lOOO", &place->how, &holder, &key, &found)) return -1;
+        if (place->how < ITEM || place->how > KEYS || (place->how == CELL && !PyCell_Check(holder))) {
+            PyErr_SetString(PyExc_ValueError, "there is no such place");
+            return -1;
+        }
+        place->holder = Py_NewRef(holder);
+        place->key = Py_NewRef(key);
+        place->found = Py_NewRef(found);
+        *count = k + 1;
+    }
+    return 0;
+}
+
+/* Line(args, flat, lifted places, other places, state, replay, gates, run, rebuild): the first of the `flat` tensors are
+   lifted ones. */
+static PyObject *line_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
+    PyObject *arguments, *flat, *lifted, *places, *state, *replay, *gates, *run, *rebuild;
+    if (!PyArg_ParseTuple(args, "O!O!O!O!O!OOOO", &PyTuple_Type, &arguments, &PyList_Type, &flat, &PyTuple_Type, &lifted,
+                          &PyTuple_Type, &places, &PyTuple_Type, &state, &replay, &gates, &run, &rebuild))
+        return NULL;
+    Py_ssize_t free = PyTuple_GET_SIZE(lifted);
+    if (!exchange || PyTuple_GET_SIZE(state) != STATE_IN_KEY || free > PyList_GET_SIZE(flat)) {
+        PyErr_SetString(PyExc_ValueError, "this is not a line");
+        return NULL;
+    }
+    Line *self = (Line *)type->tp_alloc(type, 0);
+    if (!self) return NULL;
+    self->tensors = PyList_GET_SIZE(flat);
+    self->argument = PyMem_Calloc(PyTuple_GET_SIZE(arguments) + 1, sizeof(Expected));
+    self->lifted = PyMem_Calloc(free + 1, sizeof(Expected));
+    self->seen = PyMem_Calloc(self->tensors + 1, sizeof(uintptr_t));
+    self->lifted_place = PyMem_Calloc(free + 1, sizeof(Place));
+    self->place = PyMem_Calloc(PyTuple_GET_SIZE(places) + 1, sizeof(Place));
+    if (!self->argument || !self->lifted || !self->seen || !self->lifted_place || !self->place) {
+        PyErr_NoMemory();
+        goto failed;
+    }
+    Py_ssize_t count = 0;
+    self->free = free;
+    if (read_places(places, self->place, &self->places) || read_places(lifted, self->lifted_place, &count)) goto failed;
+    Py_ssize_t position = free;
+    for (Py_ssize_t k = 0; k < PyTuple_GET_SIZE(arguments); k++) {
+        PyObject *object = PyTuple_GET_ITEM(arguments, k);
+        Expected *expected = &self->argument[k];
+        self->arguments = k + 1;
+        if (PyObject_TypeCheck(object, tensor_type)) {
+            if (position >= self->tensors || PyList_GET_ITEM(flat, position) != object) {
+                PyErr_SetString(PyExc_ValueError, "the flat tensors are not the arguments' own");
+                goto failed;
+            }
+            position++;
+            if (describe(expected, object)) goto failed;
+        } else {
+            expected->type = (PyTypeObject *)Py_NewRef(Py_TYPE(object));
+            expected->value = Py_NewRef(object);
+        }
+    }
+    if (position != self->tensors) {
+        PyErr_SetString(PyExc_ValueError, "there are more flat tensors than arguments");
+        goto failed;
+    }
+    for (Py_ssize_t k = 0; k < free; k++)
+        if (describe(&self->lifted[k], PyList_GET_ITEM(flat, k))) goto failed;
+    if (Py_TYPE(run) == program_type && program_inputs((Program *)run) != self->tensors) {
+        PyErr_SetString(PyExc_ValueError, "the program takes another number of tensors");
+        goto failed;
+    }
+    for (int k = 0; k < STATE_IN_KEY; k++) self->state[k] = Py_NewRef(PyTuple_GET_ITEM(state, k));
+    if (replay != Py_None) {
+        self->replay = Py_NewRef(replay);
+        self->gates = Py_NewRef(gates);
+    }
+    self->run = Py_NewRef(run);
+    self->rebuild = Py_NewRef(rebuild);
+    return (PyObject *)self;
+failed:
+    Py_DECREF(self);
+    return NULL;
+}
+
+static int line_traverse(Line *self, visitproc visit, void *arg) {
+    Py_VISIT(Py_TYPE(self));
+    for (Py_ssize_t k = 0; self->argument && k < self->arguments; k++) Py_VISIT(self->argument[k].value);
+    for (int k = 0; k < STATE_IN_KEY; k++) Py_VISIT(self->state[k]);
+    for (Py_ssize_t k = 0; k < self->free && self->lifted_place; k++) {
+        Py_VISIT(self->lifted_place[k].holder);
+        Py_VISIT(self->lifted_place[k].key);
+    }
+    for (Py_ssize_t k = 0; k < self->places; k++) {
+        Py_VISIT(self->place[k].holder);
+        Py_VISIT(self->place[k].key);
+        Py_VISIT(self->place[k].found);
+    }
+    Py_VISIT(self->replay);
+    Py_VISIT(self->gates);
+    Py_VISIT(self->run);
+    Py_VISIT(self->rebuild);
+    return 0;
+}
+
+static int line_clear(Line *self) {
+    for (int k = 0; k < STATE_IN_KEY; k++) Py_CLEAR(self->state[k]);
+    for (Py_ssize_t k = 0; k < self->places; k++) {
+        Py_CLEAR(self->place[k].holder);
+        Py_CLEAR(self->place[k].key);
+        Py_CLEAR(self->place[k].found);
+    }
+    for (Py_ssize_t k = 0; k < self->free && self->lifted_place; k++) {
+        Py_CLEAR(self->lifted_place[k].holder);
+        Py_CLEAR(self->lifted_place[k].key);
+        Py_CLEAR(self->lifted_place[k].found);
+    }
+    self->places = 0;
+    Py_CLEAR(self->replay);
+    Py_CLEAR(self->gates);
+    Py_CLEAR(self->run);
+    Py_CLEAR(self->rebuild);
+    return 0;
+}
+
+static void forget(Expected *expected, Py_ssize_t count) {
+    for (Py_ssize_t k = 0; expected && k < count; k++) {
+        Py_XDECREF(expected[k].type);
+        Py_XDECREF(expected[k].value);
+        PyMem_Free(expected[k].metadata);
+    }
+    PyMem_Free(expected);
+}
+
+static void line_dealloc(Line *self) {
+    PyTypeObject *type = Py_TYPE(self);
+    PyObject_GC_UnTrack(self);
+    line_clear(self);
+    forget(self->argument, self->arguments);
+    forget(self->lifted, self->free);
+    PyMem_Free(self->seen);
+    PyMem_Free(self->lifted_place);
+    PyMem_Free(self->place);
+    type->tp_free(self);
+    Py_DECREF(type);
+}
+
+static PyMemberDef line_members[] = {
+    {"calls", T_PYSSIZET, offsetof(Line, calls), READONLY},
+    {NULL},
+};
+static PyType_Slot line_slots[] = {
+    {Py_tp_doc, "What a version expects of a call, and what to run."}, {Py_tp_new, line_new},
+    {Py_tp_traverse, line_traverse}, {Py_tp_clear, line_clear}, {Py_tp_dealloc, line_dealloc},
+    {Py_tp_members, line_members}, {0, NULL},
+};
+PyType_Spec line_spec = {"staxlab.native._native.Line", sizeof(Line), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
+                         line_slots};
+
+/* What the shortcuts answer now, None for those that do not exist: a test compares them with the Python functions. */
+PyObject *ambient_shortcuts(PyObject *module, PyObject *unused) {
+    PyObject *answers = PyTuple_New(READERS);
+    for (int k = 0; answers && k < READERS; k++) {
+        int64_t quick = shortcut(k);
+        PyTuple_SET_ITEM(answers, k, quick < 0 ? Py_NewRef(Py_None) : PyLong_FromLongLong(quick));
+    }
+    return answers;
+}
+
+/* connect_entry(Line, ((reader, answer when off, kind of shortcut or "", its address or 0), ...), forward_ad's dict). */
+PyObject *connect_entry(PyObject *module, PyObject *args) {
+    PyObject *type, *table, *level;
+    if (!PyArg_ParseTuple(args, "OO!O!", &type, &PyTuple_Type, &table, &PyDict_Type, &level)) return NULL;
+    if (PyTuple_GET_SIZE(table) != READERS) {
+        PyErr_Format(PyExc_ValueError, "%d readers of the ambient state expected", (int)READERS);
+        return NULL;
+    }
+    for (int k = 0; k < READERS; k++) {
+        PyObject *reader, *answer;
+        const char *kind;
+        unsigned long long address;
+        if (!PyArg_ParseTuple(PyTuple_GET_ITEM(table, k), "OOsK", &reader, &answer, &kind, &address)) return NULL;
+        Py_XSETREF(readers[k], Py_NewRef(reader));
+        Py_XSETREF(off[k], Py_NewRef(answer));
+        Shortcut s = {0};
+        if (!strcmp(kind, "flag")) s.flag = (bool (*)(void))(uintptr_t)address;
+        else if (!strcmp(kind, "depth")) s.depth = (int64_t (*)(void))(uintptr_t)address;
+        else if (!strcmp(kind, "flag of device")) s.flag_of = (bool (*)(int8_t))(uintptr_t)address;
+        shortcuts[k] = s;
+    }
+    line_type = (PyTypeObject *)type;
+    Py_XSETREF(forward_ad, Py_NewRef(level));
+    level_name = PyUnicode_InternFromString("_current_level");
+    requires_grad_name = PyUnicode_InternFromString("requires_grad");
+    is_neg_name = PyUnicode_InternFromString("is_neg");
+    dispatch_name = PyUnicode_InternFromString("_dispatch");
+    Py_RETURN_NONE;
+}
