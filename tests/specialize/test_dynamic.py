@@ -274,6 +274,11 @@ PINNED = {
     "chunk": Sizes(lambda x: sum(part.sum() for part in x.chunk(3)), ROWS, 3),
     "split": Sizes(lambda x: sum(part.sum() for part in x.split(2)), ROWS, 3),
     "torch.split": Sizes(lambda x: sum(part.sum() for part in torch.split(x, 2)), ROWS, 3),
+    "built-in sum": Sizes(lambda x: sum(x), ROWS, 3),
+    "zip": Sizes(lambda x: torch.stack([a - b for a, b in zip(x, x.flip(0), strict=True)]), ROWS, 3),
+    "reversed": Sizes(lambda x: torch.stack(list(reversed(x))), ROWS, 3),
+    "empty_strided": Sizes(lambda x: torch.empty_strided(x.size(), x.stride()).fill_(1), ROWS, 3),
+    "interpolate": Sizes(lambda x: F.interpolate(x[None], size=2 * x.shape[-1]), ROWS, 3),
     "returned chunks": Sizes(lambda x: x.chunk(3), ROWS, 3),
     "contiguous that copies at some sizes": Sizes(lambda x: x[:4].t().t()[:, :3].contiguous().view(-1), ROWS, 3),
     "is_contiguous of an intermediate": Sizes(lambda x: x + 1 if x[:, :3].is_contiguous() else x - 1, ROWS, 3),
@@ -399,6 +404,17 @@ def test_gradients_flow_at_every_size():
 # -- data gates -------------------------------------------------------------------------------------------------------
 
 
+def test_an_input_may_be_asked_for_its_memory_format():
+    def fn(x):
+        return x + 1 if x.is_contiguous(memory_format=torch.channels_last) else x - 1
+
+    compiled = dynamic(fn)
+    for n in (4, 6, 8):
+        for x in (tensor(2, 3, n, n), tensor(2, 3, n, n).to(memory_format=torch.channels_last)):
+            assert same(compiled(x), fn(x))
+    assert len(compiled.versions) == 2
+
+
 def test_data_gates_are_replayed_at_every_size():
     compiled = dynamic(lambda x: x * 2 if x.sum() > 0 else x - 1)
     for n in (3, 5, 8):
@@ -448,7 +464,7 @@ def test_the_same_tensor_twice_is_not_a_part_of_it():
     compiled = dynamic(lambda x, y: (x * 2).sum() + (y * 3).sum())
     for n in (4, 6):
         x = tensor(n)
-        for y in (x, x[:2], x[1:], x[::2], tensor(n), x.view(n)):
+        for y in 2 * [x, x[:2], x[1:], x[::2], tensor(n), tensor(n), x.view(n), tensor(n), x]:
             assert same(compiled(x, y), (x * 2).sum() + (y * 3).sum())
             assert same(compiled(y, x), (y * 2).sum() + (x * 3).sum())
     # One version serves (x, x) at all sizes, one tensors apart; overlapping parts have one for each layout.
@@ -710,7 +726,7 @@ def check_program(program, calls):
     program = steps_that_work(program, make_inputs(*calls[0]))
     fn = build(program)
     compiled = dynamic(fn, max_compilations=1000)
-    for call in calls:
+    for call in [*calls, *calls]:  # the second time through, shapes are known
         mine, theirs = make_inputs(*call), make_inputs(*call)
         expected = outcome(fn, theirs)
         got = outcome(compiled, mine)
