@@ -77,6 +77,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     p.add_argument("--peers", default="eager,torch_compile,xla,staxlab")
     p.add_argument("--elements", type=int, default=8)
     p.add_argument("--readings", type=int, default=31)
+    p.add_argument("--calls", type=int, default=1000, help="calls one reading averages over (default 1000)")
     p.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
     p.add_argument(
         "--bandwidth", type=float, help="bytes/s for the break-even size (default: measured here by copying)"
@@ -96,7 +97,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"{name}: {reason}")
     if not timed:
         return 2
-    comparison = compare(timed, readings=options.readings, warmup=50, order="random", device=options.device, pause=1e-3)
+    comparison = compare(timed, readings=options.readings, warmup=50, order="random", device=options.device, calls=options.calls)
     print(comparison.table().text())
     eager = next((t for t in comparison.timings if t.name == "eager, new tensor"), None)
     sizes: dict[str, float] = {}

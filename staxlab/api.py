@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+import inspect
+from collections.abc import Callable, Iterable
+from dataclasses import fields
 from typing import Any
 
 import torch
 
 from .errors import OptionError
-from .options import DeviceSpec, Options, device_spec
+from .options import DeviceSpec, Options, device_spec, nearest
 from .pipeline import Compilation, compile_region
 from .specialize.dispatch import Dispatcher
 
@@ -22,6 +24,7 @@ def compile(
     options: dict[str, Any] | None = None,
     dynamic: bool = False,
     strict_native: bool = False,
+    **unknown: Any,
 ) -> Any:
     """Compile a function or module: specialized, fused kernels at the first call for each kind of input.
 
@@ -34,10 +37,15 @@ def compile(
     dynamic        one version for all shapes of a rank (Section 2.2). Code that reads a shape, a length or strides
                    still makes a version for each. Kernels with symbolic sizes are not there yet: such a version runs
                    operator by operator, with a FallbackWarning
-    strict_native  raise LoweringError where an operator would run through the fallback
+    strict_native  raise LoweringError where an operator would run through the fallback: one that no lowering rule
+                   covers. Library calls are no fallback: matmul, convolution, sort, cumsum and their kind run as
+                   PyTorch's own routines on purpose, and are accepted
 
-    Raises OptionError for an unknown backend, mode or option; what compiling raises, at the first call.
+    Raises OptionError for an unknown backend, mode or option, or a value that is not allowed, at once; what compiling
+    raises, at the first call.
     """
+    if unknown:
+        raise _unknown_parameter("compile", next(iter(unknown)), _own_parameters(compile))
     resolved = Options.resolve(
         backend=backend, mode=mode, options=options, dynamic=dynamic, strict_native=strict_native
     )
@@ -45,16 +53,71 @@ def compile(
         return functools.partial(
             compile, backend=backend, mode=mode, options=options, dynamic=dynamic, strict_native=strict_native
         )
-    if not callable(fn):
-        raise OptionError(f"staxlab.compile takes a function or module, got {type(fn).__name__}")
-
-    return Dispatcher(fn, functools.partial(_compile_here, resolved), resolved)
+    _require_callable("compile", fn)
+    return Dispatcher(fn, functools.partial(_compile_here, resolved, {}), resolved)
 
 
-def _compile_here(options: Options, function: Callable, args: tuple, kwargs: dict[str, Any], key: Any) -> Compilation:
+def _compile_here(
+    options: Options, warned: dict, function: Callable, args: tuple, kwargs: dict[str, Any], key: Any
+) -> Compilation:
     """Compile for the device the arguments are on."""
     target = _target_of((function, args, kwargs))
-    return compile_region(function, args, kwargs, options, device_spec(target, options), target=target, key=key)
+    device = device_spec(target, options)
+    return compile_region(function, args, kwargs, options, device, target=target, key=key, warned=warned)
+
+
+def _require_callable(name: str, fn: Any) -> None:
+    if not callable(fn):
+        example = "(f)" if name == "compile" else "(f, x)"
+        raise OptionError(
+            f"staxlab.{name} takes a function or module first, got {type(fn).__name__}",
+            remedy=f"staxlab.{name}{example}"
+            + ("" if name == "compile" else ", where the function's own arguments follow it"),
+        )
+
+
+def _own_parameters(function: Callable) -> list[str]:
+    """The names a function of ours may be given."""
+    parameters = inspect.signature(function).parameters.values()
+    return [p.name for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY]
+
+
+#: Parameters of torch.compile that have no meaning here, and why.
+FOREIGN = {
+    "fullgraph": "a region is always captured whole",
+    "disable": "leave the decorator out",
+    "verbose": "staxlab.explain shows every stage",
+}
+
+
+def _unknown_parameter(name: str, given: str, known: Iterable[str]) -> OptionError:
+    what = f"staxlab.{name} has no parameter {given!r}"
+    if given in FOREIGN:
+        return OptionError(what, remedy=f"leave it out: {FOREIGN[given]}")
+    if given in {f.name for f in fields(Options)} - {"extra", "backend", "mode", "dynamic", "strict_native"}:
+        return OptionError(f"{what}, but an option of that name", remedy=f"options={{{given!r}: ...}}")
+    meant = {"strict": "strict_native", "device": "target"}.get(given)
+    if meant in known:
+        return OptionError(f"{what}; did you mean {meant!r}? (known: {', '.join(known)})")
+    return OptionError(what + nearest(given, known))
+
+
+def _check_call(name: str, fn: Callable, args: tuple, kwargs: dict[str, Any]) -> None:
+    """Refuse, before anything is compiled, a keyword that neither ``fn`` nor the function of ours knows."""
+    _require_callable(name, fn)
+    try:
+        parameters = inspect.signature(fn.forward if isinstance(fn, torch.nn.Module) else fn).parameters
+    except (TypeError, ValueError):
+        return  # a builtin without a signature: the call itself will tell
+    if any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values()):
+        return
+    for given in kwargs:
+        if given not in parameters:
+            own = _own_parameters(globals()[name])
+            error = _unknown_parameter(name, given, own)
+            whose = getattr(fn, "__name__", None) or type(fn).__name__
+            takes = ", ".join(parameters) or "nothing"
+            raise OptionError(f"{error.what}; and {whose} takes {takes}", remedy=error.remedy)
 
 
 def explain(
@@ -71,19 +134,23 @@ def explain(
 
     ``target`` is "cpu", "cuda", or an architecture such as "sm_90", for which Triton source is generated (and compiled
     to PTX and SASS on demand) without a GPU; by default the device the arguments are on. The sample runs on the
-    arguments' own device whatever the target is.
+    arguments' own device whatever the target is. ``strict_native`` is that of :func:`compile`.
 
-    Raises as :func:`compile` and its first call do.
+    Where an input or parameter requires grad, the region runs operator by operator, and the records from ``operators``
+    on (``loops``, ``kernels``...) are None; ``fallback_reason`` says so. To see the kernels of a model, ask under
+    ``torch.no_grad()``.
+
+    Raises as :func:`compile` and its first call do; OptionError for a keyword that neither this function nor ``fn``
+    knows.
     """
+    _check_call("explain", fn, args, kwargs)
     resolved = Options.resolve(backend=backend, mode=mode, options=options, strict_native=strict_native)
     here = _target_of((fn, args, kwargs))
     chosen = target or here
     device: DeviceSpec = device_spec(chosen, resolved)
 
     def build(function: Callable, args: tuple, kwargs: dict[str, Any], key: Any) -> Compilation:
-        return compile_region(
-            function, args, kwargs, resolved, device, target=chosen, runnable=chosen == here, key=key
-        )
+        return compile_region(function, args, kwargs, resolved, device, target=chosen, runnable=chosen == here, key=key)
 
     return Dispatcher(fn, build, resolved).specialize(*args, **kwargs).compilation
 
@@ -93,11 +160,12 @@ def trace(fn: Callable | torch.nn.Module, *args: Any, execute: bool = True, **kw
     raises CaptureError at control flow that depends on data."""
     from .capture.tracer import trace as capture
 
+    _check_call("trace", fn, args, kwargs)
     return capture(fn, args, kwargs, execute=execute, options=Options())
 
 
 def _target_of(structure: Any) -> str:
-    """"cuda" if a tensor or module among the arguments is on a GPU, else "cpu"."""
+    """ "cuda" if a tensor or module among the arguments is on a GPU, else "cpu"."""
     found: dict[str, None] = {}
 
     def visit(value: Any) -> None:

@@ -1,13 +1,15 @@
 """The command line: ``staxlab tour | explain | roofline | doctor | cache``.
 
-Each command imports what it needs when it runs. A command that cannot do what was asked says so in one line on standard
-error and ends with status 2 (the request was wrong) or 1 (it failed); ``STAXLAB_DEBUG=1`` shows the traceback instead.
+Each command imports what it needs when it runs. A command that cannot do what was asked says so on standard error
+(what, where, and the remedy, a line each) and ends with status 2 (the request was wrong) or 1 (it failed);
+``STAXLAB_DEBUG=1`` shows the traceback instead.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import shlex
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -17,6 +19,7 @@ from typing import Any
 
 from . import __version__
 from .errors import BuildError, FallbackWarning, MissingDependencyError, OptionError, StaxError
+from .options import GPU_SPECS
 
 BAD_REQUEST, FAILED, INTERRUPTED = 2, 1, 130
 MACHINE_CODE = ("asm", "ptx", "sass")
@@ -32,14 +35,20 @@ def build_parser() -> argparse.ArgumentParser:
     tour.add_argument("--html", metavar="FILE", help="also write a page with all stages linked to each other")
     tour.add_argument("--size", metavar="RxC", type=_size, default=(8192, 2048), help="rows x columns (8192x2048)")
     tour.add_argument("--peers", action="store_true", help="also measure torch.compile (its first call takes long)")
+    tour.add_argument("--all", action="store_true", help="print machine code whole, not only its first lines")
     tour.set_defaults(run=_tour)
 
-    explain = commands.add_parser("explain", help="show any stage of the compilation of any expression")
+    explain = commands.add_parser(
+        "explain",
+        help="show any stage of the compilation of any expression",
+        epilog=_explain_epilog(),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     explain.add_argument("-c", dest="expression", metavar="EXPRESSION", required=True, help=_EXPRESSION_HELP)
     explain.add_argument("--stage", metavar="NAME", action="append", help="only this stage; may be given again")
-    explain.add_argument("--target", metavar="NAME", help="cpu, cuda, or a GPU architecture such as sm_90")
+    explain.add_argument("--target", metavar="NAME", help="what to generate code for; see below")
     explain.add_argument("--html", metavar="FILE", help="write a page with all stages linked to each other")
-    explain.add_argument("--strict", action="store_true", help="fail where an operator would not be compiled")
+    explain.add_argument("--strict", action="store_true", help="fail at an operator without a lowering; see below")
     explain.set_defaults(run=_explain)
 
     roofline = commands.add_parser("roofline", help="measure what this machine can do, in under a minute")
@@ -55,6 +64,25 @@ def build_parser() -> argparse.ArgumentParser:
     cache.add_argument("action", choices=("info", "clear"))
     cache.set_defaults(run=_cache)
     return parser
+
+
+def _explain_epilog() -> str:
+    architectures = ", ".join(GPU_SPECS)
+    return f"""\
+stages, in order:
+  capture (its graph alone: graph), transforms, operators, loops, schedule, kernels, wrapper
+beside them:
+  assembly or asm (what the target executes), ptx, sass, decisions, traffic
+
+targets:
+  cpu            this machine's processor; the default
+  cuda           the GPU that is here
+  {architectures:<14} these architectures, without having one
+
+What a kernel is: "cpp" and "triton" are generated. "extern" is a routine of PyTorch's: a *library* call on purpose
+(matmul, convolution, sort, cumsum: no generated loop would be better), or a *fallback*, because no lowering rule covers
+the operator. --strict refuses fallbacks and accepts library calls.
+"""
 
 
 _EXPRESSION_HELP = (
@@ -84,7 +112,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except Exception as error:
         if os.environ.get("STAXLAB_DEBUG") == "1":
             raise
-        print(f"staxlab: {_one_line(error)}", file=sys.stderr)
+        print(f"staxlab: {error if isinstance(error, StaxError) else _one_line(error)}", file=sys.stderr)
         return BAD_REQUEST if isinstance(error, OptionError) else FAILED
 
 
@@ -98,7 +126,7 @@ def _one_line(error: Exception) -> str:
 
 @contextmanager
 def _notes() -> Iterator[None]:
-    """Show the compiler's warnings as single lines on standard error, each once."""
+    """Show the compiler's warnings on standard error as notes, without a line of ours to point at, each once."""
     seen: set[str] = set()
 
     def show(message: Any, category: type[Warning], *place: Any, **more: Any) -> None:
@@ -124,7 +152,8 @@ def _tour(options: argparse.Namespace) -> int:
     from . import tour
 
     _check_writable(options.html)
-    tour.run(*options.size, page=options.html, peers=options.peers, show=lambda text: print(text, flush=True))
+    show = lambda text: print(text, flush=True)  # noqa: E731
+    tour.run(*options.size, page=options.html, peers=options.peers, whole=options.all, show=show)
     return 0
 
 
@@ -186,11 +215,14 @@ def _shown(compilation: Any, wanted: Sequence[str]) -> Iterator[str]:
             yield f"{heading}\n{'=' * len(heading)}\n{text.rstrip()}\n"
     for name in wanted:
         if name in ("assembly", *MACHINE_CODE):
-            yield from _machine_code(compilation, None if name == "assembly" else name)
+            yield from _machine_code(compilation, None if name in ("assembly", "asm") else name)
         elif name == "decisions":
             yield "\n".join(map(str, compilation.decisions)) or "no decisions were taken"
         elif (record := getattr(compilation, name)) is None:
-            raise StaxError(f"the compilation did not reach the stage {name}: {compilation.fallback_reason}")
+            raise StaxError(
+                f"the compilation did not reach the stage {name}: {compilation.fallback_reason}",
+                remedy=compilation.fallback_remedy,
+            )
         else:
             yield str(record).rstrip()
 
@@ -198,7 +230,8 @@ def _shown(compilation: Any, wanted: Sequence[str]) -> Iterator[str]:
 def _machine_code(compilation: Any, kind: str | None) -> Iterator[str]:
     native = [kernel for kernel in compilation.kernels or () if kernel.language != "extern"]
     if not native:
-        raise StaxError("there is no generated kernel, hence no machine code")
+        why = compilation.fallback_reason or "PyTorch's own routines do all of it"
+        raise StaxError(f"there is no generated kernel, hence no machine code: {why}")
     for kernel in native:
         listing = kernel.assembly(kind)
         yield f"{kernel.name} ({listing.kind})\n{listing.text.rstrip()}"
@@ -210,7 +243,7 @@ def _roofline(options: argparse.Namespace) -> int:
 
     directory = Path(options.out) if options.out else None
     if directory:
-        _check_writable(directory / "roofline.json")
+        _check_writable(directory / "roofline.json", made=True)
     measured = roofline.measure(progress=_progress(), quick=options.quick)
     try:
         measured = tour.place(measured, readings=7 if options.quick else 15)
@@ -259,8 +292,11 @@ def _cache(options: argparse.Namespace) -> int:
     return 0
 
 
-def _check_writable(file: str | Path | None) -> None:
-    """Refuse an output file that cannot be written before working a minute for it. OptionError if so."""
+def _check_writable(file: str | Path | None, *, made: bool = False) -> None:
+    """Refuse an output file that cannot be written before working a minute for it. OptionError if so.
+
+    ``made``: its directory will be made if it is missing.
+    """
     if not file:
         return
     from .doctor import writable
@@ -268,6 +304,14 @@ def _check_writable(file: str | Path | None) -> None:
     path = Path(file).absolute()
     if path.is_dir():
         raise OptionError(f"{file} is a directory, not a file to write")
+    if not made and not path.parent.exists():
+        missing = path.parent
+        while not missing.parent.exists():
+            missing = missing.parent
+        raise OptionError(
+            f"{file} cannot be written: there is no directory {missing}",
+            remedy=f"mkdir -p {shlex.quote(str(path.parent))}",
+        )
     if reason := writable(path.parent):
         raise OptionError(f"{file} cannot be written: {reason}")
 

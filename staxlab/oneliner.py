@@ -159,8 +159,21 @@ def _syntax(expression: str) -> ast.Module:
     for node in ast.walk(tree):
         known = isinstance(node, ast.Name) and (node.id in assigned or node.id in NAMES or hasattr(builtins, node.id))
         if isinstance(node, ast.Name) and not known:
-            raise OptionError(f"the name {node.id!r} is not known here", remedy=f"available: {', '.join(NAMES)}")
+            raise OptionError(f"the name {node.id!r} is not known here", remedy=_define_it(node.id, text, tree))
     return tree
+
+
+def _define_it(name: str, text: str, tree: ast.Module) -> str:
+    """How to go on from an unknown name: as a tensor it can be made first, as a module it cannot be had."""
+    available = f"available: {', '.join(NAMES)}"
+    owners = (node.value for node in ast.walk(tree) if isinstance(node, ast.Attribute))
+    called = (node.func for node in ast.walk(tree) if isinstance(node, ast.Call))
+    modules = {"np", "numpy", "jnp", "tf", "torchvision", "scipy", "plt"}
+    if name in modules & {owner.id for owner in owners if isinstance(owner, ast.Name)}:
+        return available
+    if name in {function.id for function in called if isinstance(function, ast.Name)}:
+        return f"spell it out, as in torch.{name}(...) or F.{name}(...); {available}"
+    return f"define it first, as in '{name} = torch.randn(8, 8); {text}'; {available}"
 
 
 def _evaluate(node: ast.expr, scope: dict[str, Any]) -> Any:

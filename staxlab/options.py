@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import re
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
@@ -123,11 +125,19 @@ def host_device_spec(instruction_set: str | None = None) -> DeviceSpec:
     )
 
 
+OTHER_NAMES = {
+    "gpu": "cuda", "nvidia": "cuda", "host": "cpu", "native": "cpu", "x86": "cpu", "x86_64": "cpu", "arm": "cpu",
+    "a100": "sm_80", "ampere": "sm_80", "h100": "sm_90", "h200": "sm_90", "hopper": "sm_90",
+}  # fmt: skip
+
+
 def device_spec(target: str, options: Options | None = None) -> DeviceSpec:
     """The spec a target string names: "cpu", "cuda" (the GPU that is here), or "sm_80" / "sm_90" (no GPU needed).
 
     Raises OptionError for an unknown target, or for "cuda" where there is none.
     """
+    if not isinstance(target, str):
+        raise OptionError(_unknown_target(target))
     if target == "cpu":
         return host_device_spec(options.instruction_set if options else None)
     if target in GPU_SPECS:
@@ -151,14 +161,31 @@ def device_spec(target: str, options: Options | None = None) -> DeviceSpec:
             shared_memory_per_multiprocessor=getattr(properties, "shared_memory_per_multiprocessor", 0),
             l2_bytes=properties.L2_cache_size,
         )
-    raise OptionError(f"unknown target {target!r}{_nearest(target, ['cpu', 'cuda', *GPU_SPECS])}")
+    raise OptionError(_unknown_target(target))
 
 
-def _nearest(given: str, valid: list[str]) -> str:
+def _unknown_target(target: Any) -> str:
+    """Say what is there. An architecture that exists but is not here is no typing error of one that is."""
+    valid = ["cpu", "cuda", *GPU_SPECS]
+    if not isinstance(target, str):
+        return f"a target is a name, not {target!r}; known: {', '.join(valid)}"
+    plain = target.strip().lower()
+    if plain in OTHER_NAMES:
+        return f"unknown target {target!r}; did you mean {OTHER_NAMES[plain]!r}? (known: {', '.join(valid)})"
+    if re.fullmatch(r"sm_\d{2,3}[af]?", plain):
+        return f"code for {target} is not generated yet; known: {', '.join(valid)}"
+    return f"unknown target {target!r}{nearest(plain, valid)}"
+
+
+def nearest(given: str, valid: Iterable[str]) -> str:
+    """The end of a message about an unknown name: the valid one it was probably meant to be, and all there are."""
+    valid = list(valid)
     close = difflib.get_close_matches(given, valid, n=1)
     known = ", ".join(valid)
     return f"; did you mean {close[0]!r}? (known: {known})" if close else f"; known: {known}"
 
+
+BACKENDS = ("stax", "aot_eager", "eager")
 
 MODES: dict[str | None, dict[str, Any]] = {
     None: {},
@@ -169,11 +196,40 @@ MODES: dict[str | None, dict[str, Any]] = {
 }
 
 
+def _is_flag(value: Any) -> bool:
+    return isinstance(value, bool)
+
+
+def _at_least(least: int, most: int | None = None) -> tuple[Callable[[Any], bool], str]:
+    def allowed(value: Any) -> bool:
+        whole = isinstance(value, int) and not isinstance(value, bool)
+        return whole and least <= value and (most is None or value <= most)
+
+    return allowed, f"a whole number of {least} or more" if most is None else f"a whole number from {least} to {most}"
+
+
+# Option -> (whether a value is allowed, what is, in words).
+_ALLOWED: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "backend": (lambda value: value in BACKENDS, "one of " + ", ".join(map(repr, BACKENDS))),
+    "strict_native": (_is_flag, "True or False"),
+    "dynamic": (_is_flag, "True or False"),
+    "autotune": (_is_flag, "True or False"),
+    "instruction_set": (
+        lambda value: value is None or (isinstance(value, str) and value in VECTOR_BYTES),
+        "None (what this processor has) or one of " + ", ".join(map(repr, VECTOR_BYTES)),
+    ),
+    "accumulators": _at_least(0, 64),
+    "max_versions": _at_least(0),
+    "max_compilations": _at_least(0),
+    "max_rounds": _at_least(1),
+}
+
+
 @dataclass(frozen=True)
 class Options:
     """Everything that may change what is compiled. Hashable: it is part of every cache key.
 
-    ``strict_native``   raise where a fallback would run
+    ``strict_native``   raise where an operator has no lowering (library calls, such as matmul and sort, are accepted)
     ``dynamic``         specialize on ranks instead of shapes (Sections 2.2 and 10)
     ``backend``         "stax", or a prefix of the pipeline: "eager", "aot_eager"
     ``instruction_set`` override of the CPU vector instruction set ("avx512", "avx2", "neon", "scalar")
@@ -194,6 +250,12 @@ class Options:
     max_rounds: int = 16
     extra: tuple[tuple[str, Any], ...] = field(default=(), repr=False)
 
+    def __post_init__(self) -> None:
+        """Raise OptionError for a value that its option does not allow."""
+        for name, (allowed, words) in _ALLOWED.items():
+            if not allowed(value := getattr(self, name)):
+                raise OptionError(f"{name}={value!r} is not allowed: {name} must be {words}")
+
     @staticmethod
     def resolve(
         *,
@@ -204,12 +266,19 @@ class Options:
         strict_native: bool = False,
     ) -> Options:
         """Mode presets first, then ``options`` key by key (Section 11.5). Unknown names raise OptionError."""
-        if mode not in MODES:
-            raise OptionError(f"unknown mode {mode!r}{_nearest(str(mode), [m for m in MODES if m])}")
+        if not (mode is None or isinstance(mode, str)) or mode not in MODES:
+            raise OptionError(f"unknown mode {mode!r}{nearest(str(mode), [m for m in MODES if m])}")
+        if backend not in BACKENDS:
+            raise OptionError(f"unknown backend {backend!r}{nearest(str(backend), BACKENDS)}")
+        if not isinstance(options, Mapping | None):
+            raise OptionError(
+                f"options must be a dict, not {type(options).__name__}",
+                remedy="options={'accumulators': 4}, for example",
+            )
         known = {f.name for f in dataclasses.fields(Options)} - {"extra", "backend", "mode", "dynamic", "strict_native"}
         values = dict(MODES[mode])
         for name, value in (options or {}).items():
             if name not in known:
-                raise OptionError(f"unknown option {name!r}{_nearest(name, sorted(known))}")
+                raise OptionError(f"unknown option {name!r}{nearest(str(name), sorted(known))}")
             values[name] = value
         return Options(backend=backend, mode=mode, dynamic=dynamic, strict_native=strict_native, **values)

@@ -12,9 +12,7 @@ be blamed on a layer by shortening the prefix. The timing split, the explorer an
 from __future__ import annotations
 
 import os
-import sys
 import time
-import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -25,6 +23,7 @@ from .capture.graph import Graph
 from .capture.module import GraphModule, Interpreter
 from .errors import BuildError, FallbackWarning, LoweringError, MissingDependencyError, OptionError, StaxError
 from .options import Decision, DeviceSpec, Options
+from .provenance import SourceLocation, warn_user
 
 
 @dataclass(frozen=True)
@@ -37,13 +36,28 @@ class Stage:
     run: Callable[[Compilation], Any]
 
 
+@dataclass(frozen=True)
+class Fallback:
+    """Why a region runs operator by operator: the reason, the user's line where there is one, and what to do."""
+
+    reason: str
+    remedy: str | None = None
+    where: SourceLocation | None = None
+
+    def __str__(self) -> str:
+        return f"{self.reason} ({self.where})" if self.where else self.reason
+
+
 @dataclass
 class Compilation:
     """The ordered record of one compilation, complete or up to the stage its backend ends with.
 
     ``capture``, ``transforms``, ``operators``, ``loops``, ``schedule``, ``kernels``, ``wrapper``, ``artifact`` are the
-    records of the stages (None where a stage did not run); ``key`` and ``guards`` say for which inputs the result
-    holds; ``timings`` maps stage names to seconds. In a notebook the object draws itself as a stepper.
+    records of the stages; ``key`` and ``guards`` say for which inputs the result holds; ``timings`` maps stage names to
+    seconds. In a notebook the object draws itself as a stepper.
+
+    A record is None where its stage did not run: beyond the backend's last stage, or because the region runs operator
+    by operator (an input requires grad, say). ``fallback_reason`` then says why, and ``fallback_remedy`` what to do.
     """
 
     name: str
@@ -57,7 +71,17 @@ class Compilation:
     function: Callable | None = field(default=None, repr=False)
     arguments: tuple[tuple, dict] | None = field(default=None, repr=False)
     executor: Callable[[list[torch.Tensor]], Any] | None = field(default=None, repr=False)
-    fallback_reason: str | None = None
+    fallback: Fallback | None = None
+
+    @property
+    def fallback_reason(self) -> str | None:
+        """Why the region runs operator by operator; None if it does not."""
+        return str(self.fallback) if self.fallback else None
+
+    @property
+    def fallback_remedy(self) -> str | None:
+        """What to do so that it is compiled, where something can be done."""
+        return self.fallback.remedy if self.fallback else None
 
     @property
     def guards(self) -> tuple[Any, ...]:
@@ -133,9 +157,18 @@ class Compilation:
 
     @property
     def traffic(self) -> Any:
-        """The byte model of Sections 1.1 and 13.2: eager against compiled."""
+        """The byte model of Sections 1.1 and 13.2: eager against compiled.
+
+        OptionError where no operator was recorded: the region fell back before, or the backend ends before.
+        """
         from .measure.bytes import traffic_model
 
+        if self.operators is None:
+            backend = f"backend {self.options.backend!r} ends before the operators are recorded"
+            raise OptionError(
+                f"{self.name} has no byte model, since it was not compiled: {self.fallback_reason or backend}",
+                remedy=self.fallback_remedy or "use backend='stax'",
+            )
         return traffic_model(self)
 
     def stages(self) -> Iterator[tuple[Stage, Any]]:
@@ -162,7 +195,9 @@ class Compilation:
         head = f"Compilation of {self.name} for {self.target} (backend {self.options.backend})"
         parts = [head]
         if self.fallback_reason:
-            parts.append(f"FALLBACK: {self.fallback_reason}")
+            parts.append(f"FALLBACK, runs operator by operator: {self.fallback_reason}")
+            if self.fallback_remedy:
+                parts.append(f"  remedy: {self.fallback_remedy}")
         for stage, record in self.stages():
             seconds = self.timings.get(stage.name, 0.0)
             parts.append(f"--- {stage.title} ({stage.section}, {seconds * 1e3:.1f} ms)\n{record}")
@@ -173,7 +208,8 @@ class Compilation:
 
     def __repr__(self) -> str:
         ran = ", ".join(stage.name for stage, _ in self.stages())
-        return f"<Compilation of {self.name} for {self.target}: {ran}>"
+        why = f"; then operator by operator: {self.fallback_reason}" if self.fallback_reason else ""
+        return f"<Compilation of {self.name} for {self.target}: {ran}{why}>"
 
     def stepper(self) -> Any:
         """The interactive stepper (ipywidgets), for a live notebook."""
@@ -265,7 +301,7 @@ STAGES: tuple[Stage, ...] = (
 # Up to here a failure is the user's or the capture's; beyond, the region can still run as a captured graph.
 FRONT_END = ("capture", "transforms")
 
-# A backend is the last stage it runs; what executes afterwards is chosen in `_executor`.
+# A backend (`options.BACKENDS`) is the last stage it runs; what executes afterwards is chosen in `_executor`.
 BACKENDS: dict[str, str] = {"eager": "transforms", "aot_eager": "operators", "stax": "artifact"}
 
 
@@ -279,11 +315,12 @@ def compile_region(
     target: str = "cpu",
     runnable: bool = True,
     key: Any = None,
+    warned: dict | None = None,
 ) -> Compilation:
     """Run the stages of ``options.backend`` on a function and sample arguments.
 
     ``key`` is the specialization key the result will hold for. ``runnable=False`` stops before the artifact (a target
-    that is not here).
+    that is not here). ``warned`` remembers which warnings were shown; one for each compiled function.
 
     A failure after the graph has been transformed is a *backend* failure (Section 11.3): the captured graph is at hand
     and equivalent to the function, so the region runs operator by operator, with a FallbackWarning that says why. In
@@ -292,8 +329,6 @@ def compile_region(
     Raises CaptureError when the function cannot be recorded, LoweringError in strict mode where the fallback would run,
     BuildError without a compiler, and whatever the user's own function raises.
     """
-    if options.backend not in BACKENDS:
-        raise OptionError(f"unknown backend {options.backend!r}; known: {', '.join(BACKENDS)}")
     compilation = Compilation(
         name=getattr(function, "__name__", None) or type(function).__name__,
         target=target,
@@ -310,7 +345,7 @@ def compile_region(
         for stage in STAGES:
             reason = _attempt(compilation, stage)
             if reason is not None:
-                _fall_back(compilation, reason)
+                _fall_back(compilation, reason, warned)
                 break
             if stage.name == last:
                 break
@@ -321,11 +356,11 @@ def compile_region(
             compilation.capture.rewind()  # recording ran the sample once more (Section 3.7)
             compilation.capture.release()
     compilation.executor = _executor(compilation)
-    _warn_about_fallbacks(compilation)
+    _warn_about_fallbacks(compilation, warned)
     return compilation
 
 
-def _attempt(compilation: Compilation, stage: Stage) -> str | None:
+def _attempt(compilation: Compilation, stage: Stage) -> Fallback | None:
     """Run a stage. Returns why the region must run as a captured graph instead, or None if all is well."""
     try:
         _run_stage(compilation, stage)
@@ -334,15 +369,18 @@ def _attempt(compilation: Compilation, stage: Stage) -> str | None:
     except Exception as error:
         if stage.name in FRONT_END or compilation.options.strict_native:
             raise
-        return f"stage {stage.name!r}: {_first_line(error)}"
+        return _failure(stage, error)
     if stage.name == "capture":
         compilation.sample = compilation.capture.samples
     return _obstacle(compilation, stage.name)
 
 
-def _first_line(error: Exception) -> str:
-    text = str(error).split("\n  remedy:")[0].replace("\n", "; ")
-    return text if isinstance(error, StaxError) else f"{type(error).__name__}: {text} (a defect of the compiler)"
+def _failure(stage: Stage, error: Exception) -> Fallback:
+    where = f"stage {stage.name!r}: "
+    if isinstance(error, StaxError):
+        return Fallback(where + error.what.replace("\n", "; "), error.remedy, error.where)
+    text = str(error).replace("\n", "; ")
+    return Fallback(f"{where}{type(error).__name__}: {text}", "this is a defect of the compiler, please report it")
 
 
 def _run_stage(compilation: Compilation, stage: Stage) -> None:
@@ -351,35 +389,50 @@ def _run_stage(compilation: Compilation, stage: Stage) -> None:
     compilation.timings[stage.name] = time.perf_counter() - start
 
 
-def _obstacle(compilation: Compilation, stage: str) -> str | None:
+REMEDIES = {
+    "symbolic": "compile without dynamic=True, which makes one kernel for each shape",
+    "requires-grad": "where no gradient is needed, call it under torch.no_grad() or use .requires_grad_(False)",
+    "opaque": "use operators that leave the decision in the data: torch.where, masks, staxlab.gate",
+    "mutation": "rewrite the operation without mutation: x = x + 1 in the place of x.add_(1)",
+    "data-dependent": "keep the value a tensor instead of reading it into Python: torch.where, masks, staxlab.gate",
+    "dynamic-shape": "use an operator whose result has a shape known beforehand, such as torch.where for a selection",
+    "unknown-tensor": "pass the tensor as an argument, or make it inside the function with torch's own operators",
+    "unsupported-tensor": "convert it to an ordinary tensor first: .to_dense(), .dequantize()",
+}
+
+
+def _obstacle(compilation: Compilation, stage: str) -> Fallback | None:
     """Why the region must run as a captured graph instead of as kernels, or None."""
     if BACKENDS[compilation.options.backend] in FRONT_END:
         return None
     if compilation.options.dynamic:
-        return "kernels with symbolic sizes (Section 10.3) are not there yet"
+        return Fallback("kernels with symbolic sizes (Section 10.3) are not there yet", REMEDIES["symbolic"])
     if stage == "capture" and torch.is_grad_enabled() and any(t.requires_grad for t in compilation.sample):
-        return "an input requires grad: training regions run through autograd operator by operator"
+        pairs = zip(compilation.graph.placeholders, compilation.sample, strict=False)
+        names = ", ".join([node.name for node, tensor in pairs if tensor.requires_grad][:3])
+        reason = f"an input requires grad ({names}), and autograd runs training regions operator by operator for now"
+        return Fallback(reason, REMEDIES["requires-grad"])
     if stage == "capture" and compilation.capture.opaque_nodes:
         node = compilation.capture.opaque_nodes[0]
-        return f"{node.target_name()} ({node.location}) decides by the data it reads inside"
+        reason = f"{node.target_name()} decides by the data it reads inside"
+        return Fallback(reason, REMEDIES["opaque"], node.location)
     if stage == "operators" and compilation.operators.obstacles:
-        return str(compilation.operators.obstacles[0])
+        first = compilation.operators.obstacles[0]
+        return Fallback(f"%{first.node}: {first.reason}", REMEDIES.get(first.kind), first.location)
     return None
 
 
-def _fall_back(compilation: Compilation, reason: str) -> None:
-    remedy = "wrap the call in torch.no_grad() or rewrite the operation without mutation"
-    if compilation.options.dynamic:
-        remedy = "compile without dynamic=True, which makes one kernel for each shape"
+def _fall_back(compilation: Compilation, fallback: Fallback, warned: dict | None) -> None:
     if compilation.options.strict_native:
+        otherwise = "without strict_native the region runs operator by operator"
         raise LoweringError(
-            f"{compilation.name} cannot be compiled to native kernels: {reason}",
-            remedy=f"{remedy}; without strict_native the region runs operator by operator",
+            f"{compilation.name} cannot be compiled to native kernels: {fallback.reason}",
+            where=fallback.where,
+            remedy=f"{fallback.remedy}; {otherwise}" if fallback.remedy else otherwise,
         )
-    if compilation.options.dynamic:
-        reason = f"{reason} ({remedy})"
-    compilation.fallback_reason = reason
-    _warn(f"{compilation.name} runs operator by operator: {reason}")
+    compilation.fallback = fallback
+    remedy = f"\n  remedy: {fallback.remedy}" if fallback.remedy else ""
+    warn_user(f"{compilation.name} runs operator by operator: {fallback}{remedy}", FallbackWarning, warned)
     if "transforms" not in compilation.records:
         _run_stage(compilation, STAGES[1])
 
@@ -412,17 +465,30 @@ def _flat(module: GraphModule) -> Callable[[list[torch.Tensor]], tuple]:
     return run
 
 
-def _warn_about_fallbacks(compilation: Compilation) -> None:
-    if compilation.kernels is None or compilation.fallback_reason:
+MOST_NAMED = 4  # operators that one warning names
+
+
+def _warn_about_fallbacks(compilation: Compilation, warned: dict | None) -> None:
+    """One warning for the operators of a region that have no kernel: which, on what line, and why."""
+    if compilation.kernels is None or compilation.fallback:
         return
-    for kernel in compilation.kernels.fallbacks:
-        _warn(f"{compilation.name}: {kernel.name} has no native lowering and runs as PyTorch's own operator")
+    from .loops.ir import ExternBuffer
 
-
-def _warn(message: str) -> None:
-    """A FallbackWarning at the user's line: the first frame outside this package."""
-    package = os.path.dirname(os.path.abspath(__file__)) + os.sep
-    frame, level = sys._getframe(1), 2
-    while frame.f_back is not None and frame.f_back.f_code.co_filename.startswith(package):
-        frame, level = frame.f_back, level + 1
-    warnings.warn(message, FallbackWarning, stacklevel=level + 1)
+    externs = [buffer.data for buffer in compilation.loops.buffers if isinstance(buffer, ExternBuffer)]
+    lines = dict.fromkeys(
+        f"\n  {extern.cause}" + (f", at {extern.location}" if extern.location else "")
+        for extern in externs
+        if extern.reason == "fallback"
+    )
+    if not lines:
+        return
+    named = [*lines][:MOST_NAMED]
+    more = len(lines) - len(named)
+    if more:
+        named.append(f"\n  and {more} more: compilation.kernels.fallbacks has them all")
+    what = "an operator runs" if len(lines) == 1 else "some operators run"
+    lacking = all("has no lowering" in line for line in lines)
+    remedy = "staxlab.register_lowering adds a rule" if lacking else "another dtype or layout may have a kernel"
+    text = f"{compilation.name}: {what} through PyTorch and not in a generated kernel:{''.join(named)}"
+    text += f"\n  remedy: none is needed for the values, which are eager's; for speed, {remedy}"
+    warn_user(text, FallbackWarning, warned)

@@ -10,7 +10,10 @@ from __future__ import annotations
 
 import contextlib
 import linecache
+import os
 import sys
+import types
+import warnings
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
@@ -37,21 +40,42 @@ class SourceLocation:
         return f"{self.file}:{self.line}{text}"
 
 
-def user_location(skip: tuple[str, ...] = ()) -> SourceLocation | None:
+def _user_frame(skip: tuple[str, ...] = ()) -> types.FrameType | None:
     """The innermost frame on the stack that belongs to neither this package nor torch (nor a ``skip`` prefix)."""
-    import os
-
     own = os.path.dirname(os.path.abspath(__file__)) + os.sep
     torch_module = sys.modules.get("torch")
     hidden = (own, *skip) + ((os.path.dirname(torch_module.__file__) + os.sep,) if torch_module else ())
-    frame = sys._getframe(1)
-    while frame is not None:
-        file = frame.f_code.co_filename
-        if not file.startswith(hidden):
-            line = frame.f_lineno
-            return SourceLocation(file, line, linecache.getline(file, line).strip(), frame.f_code.co_name)
+    frame: types.FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename.startswith(hidden):
         frame = frame.f_back
-    return None
+    return frame
+
+
+def user_location(skip: tuple[str, ...] = ()) -> SourceLocation | None:
+    """The user's line that is being executed: the innermost outside this package, torch, and any ``skip`` prefix."""
+    frame = _user_frame(skip)
+    if frame is None:
+        return None
+    file, line = frame.f_code.co_filename, frame.f_lineno
+    return SourceLocation(file, line, linecache.getline(file, line).strip(), frame.f_code.co_name)
+
+
+def warn_user(message: str, category: type[Warning], seen: dict | None = None) -> None:
+    """A warning at the user's line, however deep in this package it is noticed.
+
+    Frames are told apart by their file. Counting them (``stacklevel``) goes wrong with every function put in between,
+    and a call that enters through C has no frame at all.
+
+    Python shows a warning once for each text and line number of a module, and so keeps silent about a second function
+    of the same name, or another cell of a notebook. Here ``seen`` decides instead: the same text at the same line is
+    shown once for each ``seen``, which the caller keeps as long as repetition would be tiresome. Without it, always.
+    """
+    frame = _user_frame()
+    file, line, module = ("<unknown>", 0, "staxlab")
+    if frame is not None:
+        file, line = frame.f_code.co_filename, frame.f_lineno
+        module = frame.f_globals.get("__name__") or "<unknown>"
+    warnings.warn_explicit(message, category, file, line, module=module, registry={} if seen is None else seen)
 
 
 @dataclass(frozen=True)

@@ -76,12 +76,14 @@ def run(
     *,
     page: str | Path | None = None,
     peers: bool = False,
+    whole: bool = False,
     show: Callable[[str], None] = print,
 ) -> Tour:
     """Take the tour, handing each part of the text to ``show``. ``page`` is where to write the HTML page.
 
-    ``peers`` also measures ``torch.compile``, whose first compilation takes many seconds. Raises BuildError without a
-    C++ compiler. Without Triton the GPU part is left out, and said to be.
+    ``whole`` prints machine code to its last line. ``peers`` also measures ``torch.compile``, whose first compilation
+    takes many seconds. Raises BuildError without a C++ compiler. Without Triton the GPU part is left out, and said to
+    be.
     """
     import staxlab
 
@@ -92,14 +94,14 @@ def run(
     tour.processor = staxlab.explain(function, *arguments, target="cpu")
     for heading, text in stages(tour.processor):
         show(_headed(heading, text))
-    show(_headed("Machine code (Section 8)", _assembly(tour.processor, "asm")))
+    show(_headed("Machine code (Section 8)", _assembly(tour.processor, "asm", whole)))
     show(_time_split(tour.processor))
 
     tour.graphics = staxlab.explain(function, *arguments, target=GPU_TARGET)
     kernels = "\n".join(kernel.source for kernel in tour.graphics.kernels)
     show(_headed(f"The same loops for a GPU, {GPU_TARGET} (Section 9)", kernels))
     try:
-        show(_headed(f"Machine code for {GPU_TARGET}, which need not be here", _assembly(tour.graphics, "sass")))
+        show(_headed(f"Machine code for {GPU_TARGET}, which need not be here", _assembly(tour.graphics, "sass", whole)))
     except MissingDependencyError as error:
         show(_headed(f"Machine code for {GPU_TARGET}", f"left out: {error}"))
 
@@ -127,13 +129,14 @@ def run(
 
 
 def place(roofline: Roofline, rows: int = ROWS, columns: int = COLUMNS, *, readings: int = 15) -> Roofline:
-    """The same roofline with Example 1.1 on it, eager and compiled: model bytes and operations, measured medians.
+    """The same roofline with Example 1.1 on it, eager and compiled: model bytes and operations, measured medians with
+    their intervals.
 
     Raises BuildError without a C++ compiler.
     """
     import staxlab
 
-    from .measure.roofline import Point
+    from .measure.roofline import measured_point
     from .measure.timing import compare
 
     function, arguments = example(rows, columns)
@@ -143,7 +146,7 @@ def place(roofline: Roofline, rows: int = ROWS, columns: int = COLUMNS, *, readi
     sides = {"eager": lambda: function(*arguments), "compiled": lambda: compiled(*arguments)}
     timed = compare(sides, readings=readings)
     return roofline.with_points(
-        Point(f"Example 1.1, {name}", side.operations, side.nbytes, timed[name].median)
+        measured_point(f"Example 1.1, {name}", timed[name], side.operations, side.bytes_read, side.bytes_written)
         for name, side in (("eager", traffic.eager), ("compiled", traffic.compiled))
     )
 
@@ -161,19 +164,31 @@ def _time_split(compilation: Compilation) -> str:
     """Seconds from the Python function to a callable kernel, stage by stage."""
     parts = ", ".join(f"{name} {seconds * 1e3:.0f}" for name, seconds in compilation.timings.items())
     total = sum(compilation.timings.values())
-    return f"From Python to a kernel ready to run: {total:.2f} s (milliseconds: {parts})\n"
+    return f"From Python to a kernel ready to run: {total:.2f} s (milliseconds: {parts})\n{_origin_of(compilation)}\n"
+
+
+def _origin_of(compilation: Compilation) -> str:
+    """Whether the kernels were compiled for this or found in the disk cache: the time says little without it."""
+    hits = list(compilation.artifact.cache_hits.values()) if compilation.artifact is not None else []
+    if not hits:
+        return "no kernel had to be compiled"
+    if not any(hits):
+        return "compiled now; the next time it comes from the disk cache"
+    found = "found compiled, in the disk cache" if all(hits) else f"{sum(hits)} of {len(hits)} found in the disk cache"
+    return f"{found} (staxlab cache clear, and the C++ compiler's time is in it again)"
 
 
 def _headed(heading: str, text: str) -> str:
     return f"{heading}\n{'=' * len(heading)}\n{text.rstrip()}\n"
 
 
-def _assembly(compilation: Compilation, kind: str) -> str:
+def _assembly(compilation: Compilation, kind: str, whole: bool) -> str:
     parts = []
     for kernel in compilation.kernels:
         lines = kernel.assembly(kind).text.splitlines()
-        more = len(lines) - LISTING_HEAD
-        head = lines if more <= 0 else [*lines[:LISTING_HEAD], f"... {more} more lines"]
+        more = 0 if whole else len(lines) - LISTING_HEAD
+        rest = f"... {more} more lines: staxlab tour --all, or make tour TOUR_ARGS=--all"
+        head = lines if more <= 0 else [*lines[:LISTING_HEAD], rest]
         parts.append("\n".join(head))
     return "\n".join(parts)
 

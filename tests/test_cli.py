@@ -52,7 +52,11 @@ def test_version(capsys):
         (["explain", "-c", "F.softmax("], "is not a Python expression"),
         (["explain", "-c", "np.ones(3)"], "the name 'np' is not known here"),
         (["explain", "-c", SOFTMAX, "--stage", "loop"], "there is no stage 'loop': did you mean loops?"),
-        (["explain", "-c", SOFTMAX, "--target", "sm_91"], "unknown target 'sm_91'"),
+        (
+            ["explain", "-c", SOFTMAX, "--target", "sm_91"],
+            "code for sm_91 is not generated yet; known: cpu, cuda, sm_80",
+        ),
+        (["explain", "-c", SOFTMAX, "--target", "gpu"], "unknown target 'gpu'; did you mean 'cuda'?"),
         (["explain", "-c", "torch.randn(3) @ torch.randn(4)"], "PyTorch itself cannot run this: RuntimeError"),
         (["cache", "burn"], "invalid choice: 'burn'"),
     ],
@@ -60,16 +64,18 @@ def test_version(capsys):
 def test_a_wrong_request_ends_with_status_2_and_a_clear_line(capsys, arguments, message):
     status, out, err = run(capsys, *arguments)
     assert (status, out) == (2, "")
-    assert message in err.splitlines()[-1], err
+    lines = err.splitlines()
+    last = [line for line in lines if not line.startswith("  ")][-1]  # where and the remedy follow, a line each
+    assert message in last and all(re.match("  (at|remedy: )", line) for line in lines[lines.index(last) + 1 :]), err
     assert "Traceback" not in err
 
 
-def test_a_failure_is_one_line_and_debug_shows_all(capsys, monkeypatch):
+def test_a_failure_and_its_remedy_are_a_line_each_and_debug_shows_all(capsys, monkeypatch):
     def fail(options):
         raise BuildError("no C++ compiler was found", remedy="install g++")
 
     monkeypatch.setattr(cli, "_doctor", fail)
-    assert run(capsys, "doctor") == (1, "", "staxlab: no C++ compiler was found remedy: install g++\n")
+    assert run(capsys, "doctor") == (1, "", "staxlab: no C++ compiler was found\n  remedy: install g++\n")
     monkeypatch.setenv("STAXLAB_DEBUG", "1")
     with pytest.raises(BuildError):
         cli.main(["doctor"])
@@ -125,6 +131,40 @@ def test_explain_shows_machine_code(capsys):
     assert status == 0 and "(asm)" in out and re.search(r"\bret\b", out)
 
 
+@pytest.mark.parametrize("target", ["cpu", "sm_90"])
+@pytest.mark.parametrize("stage", ["assembly", "asm"])
+def test_assembly_has_two_names_on_every_target(capsys, stage, target):
+    if target != "cpu":
+        pytest.importorskip("triton")
+    status, out, err = run(capsys, "explain", "-c", SOFTMAX, "--stage", stage, "--target", target)
+    assert (status, err) == (0, "") and ("(asm)" in out if target == "cpu" else ".target sm_90" in out)
+
+
+def test_help_of_explain_lists_every_stage_and_target_and_says_what_strict_refuses(capsys):
+    from staxlab.options import GPU_SPECS
+
+    status, out, _ = run(capsys, "explain", "--help")
+    assert status == 0
+    for name in (*cli._stage_names(), "cpu", "cuda", *GPU_SPECS):
+        assert re.search(rf"\b{name}\b", out.split("stages, in order:")[1]), name
+    assert "library" in out and "fallback" in out and "cumsum" in out
+
+
+def test_strict_accepts_library_calls(capsys):
+    status, out, _ = run(
+        capsys, "explain", "-c", "torch.randn(4, 4) @ torch.randn(4, 4)", "--strict", "--stage", "kernels"
+    )
+    assert status == 0 and "extern" in out
+
+
+def test_explain_names_a_directory_that_does_not_exist(capsys, tmp_path):
+    page = tmp_path / "one" / "two" / "out.html"
+    for arguments in (["explain", "-c", SOFTMAX], ["tour", "--size", "4x4"]):
+        status, out, err = run(capsys, *arguments, "--html", str(page))
+        assert (status, out) == (2, "") and not page.parent.exists()
+        assert f"there is no directory {tmp_path / 'one'}\n  remedy: mkdir -p {page.parent}\n" in err
+
+
 def test_explain_generates_for_a_gpu_that_is_not_here(capsys):
     status, out, _ = run(capsys, "explain", "-c", SOFTMAX, "--stage", "kernels", "--target", "sm_90")
     assert status == 0 and "@triton.jit" in out
@@ -155,7 +195,9 @@ def test_what_is_not_compiled_is_noted_and_strict_refuses_it(capsys):
     status, out, err = run(capsys, "explain", "-c", expression, "--stage", "schedule")
     assert status == 0 and err.startswith("note: ") and "i1" in err
     status, out, err = run(capsys, "explain", "-c", expression, "--strict")
-    assert (status, out) == (1, "") and err.count("\n") == 1 and "i1" in err
+    assert (status, out) == (1, "") and "i1" in err
+    what, where, remedy = err.splitlines()
+    assert where.startswith("  at <one-liner>") and remedy.startswith("  remedy: ") and "i1 has no lowering" in what
 
 
 def test_tour_tells_the_whole_story(capsys, tmp_path):
@@ -168,6 +210,21 @@ def test_tour_tells_the_whole_story(capsys, tmp_path):
     ):  # fmt: skip
         assert expected in out, expected
     assert "data-origins" in page.read_text()
+
+
+def test_tour_says_how_to_see_the_rest_and_where_the_kernel_came_from(capsys, cache_dir):
+    from staxlab import tour
+    from staxlab.runtime import build
+
+    run(capsys, "cache", "clear")
+    build._loaded.clear()
+    _, cold, _ = run(capsys, "tour", "--size", "24x40")
+    build._loaded.clear()
+    _, warm, _ = run(capsys, "tour", "--size", "24x40", "--all")
+    assert "compiled now" in cold and "found compiled, in the disk cache" in warm
+    assert re.search(r"^\.\.\. \d+ more lines: staxlab tour --all", cold, flags=re.M)
+    assert "more lines" not in warm and len(warm.splitlines()) > len(cold.splitlines())
+    assert tour.LISTING_HEAD == 40
 
 
 EXTRAS_ONLY = (

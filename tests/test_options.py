@@ -30,6 +30,42 @@ def test_unknown_names_are_refused_with_the_nearest(arguments, message):
         Options.resolve(**arguments)
 
 
+BAD = {
+    "accumulators": ("four", -3, 2.0, True, None, 65),
+    "autotune": (1, "yes"),
+    "instruction_set": ("avx1024", 512, ["avx2"]),
+    "max_versions": (-1, "8", 8.0),
+    "max_compilations": (-1, None),
+    "max_rounds": (0, False),
+}
+
+
+@pytest.mark.parametrize(("name", "value"), [(name, value) for name, values in BAD.items() for value in values])
+def test_a_value_of_the_wrong_kind_is_refused_and_what_is_allowed_is_said(name, value):
+    for make in (lambda: Options.resolve(options={name: value}), lambda: Options(**{name: value})):
+        with pytest.raises(OptionError, match=f"{name} must be (a whole number|True or False|None)"):
+            make()
+
+
+def test_every_option_is_checked():
+    import dataclasses
+
+    assert {field.name for field in dataclasses.fields(Options)} - {"extra", "mode"} == {*BAD, "backend", "dynamic",
+                                                                                     "strict_native"}  # fmt: skip
+    assert Options(accumulators=4, max_versions=0, instruction_set="scalar").accumulators == 4
+
+
+def test_another_architecture_is_no_typing_error():
+    with pytest.raises(OptionError) as error:
+        device_spec("sm_120")
+    assert "did you mean" not in str(error.value) and "known: cpu, cuda, sm_80, sm_90" in str(error.value)
+    for given, meant in (("gpu", "cuda"), ("GPU", "cuda"), ("h100", "sm_90"), ("cdua", "cuda"), ("sm-90", "sm_90")):
+        with pytest.raises(OptionError, match=f"did you mean '{meant}'"):
+            device_spec(given)
+    with pytest.raises(OptionError, match="a target is a name"):
+        device_spec(90)
+
+
 def test_targets():
     assert device_spec("sm_90") is GPU_SPECS["sm_90"]
     assert device_spec("sm_90").is_gpu

@@ -120,6 +120,133 @@ def test_an_operator_without_a_rule_runs_visibly_and_strict_mode_names_the_line(
     assert "test_pipeline.py" in str(error.value)
 
 
+def warned(call, *, action="default"):
+    """The warnings that a user with Python's own filters sees."""
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter(action)
+        call()
+    return seen
+
+
+def here(text: str) -> int:
+    """The number of the first line of this file that holds a text."""
+    with open(__file__) as file:
+        return next(number for number, line in enumerate(file, 1) if text in line)
+
+
+class Wrapped(torch.nn.Module):
+    """PyTorch's own frames stand between the user's line and the compiled function."""
+
+    def __init__(self, function):
+        super().__init__()
+        self.forward = function
+
+
+@pytest.mark.parametrize("x", [torch.randn(5, dtype=torch.complex64), torch.randn(5, requires_grad=True)])
+def test_a_fallback_is_reported_at_the_users_line_whatever_lies_in_between(x):
+    def f(x):
+        return x * 2
+
+    ways = [staxlab.compile(f), Wrapped(staxlab.compile(f)), lambda x: staxlab.explain(f, x)]
+    ways += [torch.enable_grad()(staxlab.compile(f))]
+    for function in ways[:2] + ways[3:]:
+        (warning,) = warned(lambda function=function: function(x))  # the call
+        assert (warning.filename, warning.lineno) == (__file__, here("function(x))  # the call"))
+    (warning,) = warned(lambda: ways[2](x))
+    assert (warning.filename, warning.lineno) == (__file__, here("lambda x: staxlab.explain(f, x)]"))
+
+
+def test_two_functions_of_one_name_are_two_warnings_and_one_function_is_one():
+    def make():
+        def f(x):
+            return torch.special.bessel_j0(x)
+
+        return staxlab.compile(f)
+
+    first, second = make(), make()
+    assert len(warned(lambda: [g(torch.randn(3)) for g in (first, second)])) == 2
+    third = make()
+    assert len(warned(lambda: [third(torch.randn(n)) for n in (3, 4, 5)])) == 1
+    assert len(third.versions) == 3
+
+
+def test_the_warning_names_operator_line_cause_and_remedy():
+    def f(x):
+        return x * 2  # complex
+
+    def g(x):
+        return torch.special.bessel_j0(x).sum()
+
+    text = str(warned(lambda: staxlab.compile(f)(torch.randn(3, dtype=torch.complex64)))[0].message)
+    assert "mul has a lowering, but not for complex64" in text and f"{__file__}:{here('# complex')}" in text
+    text = str(warned(lambda: staxlab.compile(g)(torch.randn(3)))[0].message)
+    assert "special_bessel_j0 has no lowering" in text and "return torch.special.bessel_j0(x).sum()" in text
+    assert "register_lowering" in text
+    with pytest.raises(staxlab.LoweringError, match="mul has a lowering, but not for complex64"):
+        staxlab.compile(f, strict_native=True)(torch.randn(3, dtype=torch.complex64))
+
+
+def test_many_operators_without_a_kernel_make_one_warning():
+    def f(x):
+        return ((x * 2 + 1) / 3 - 4).exp().sin().cos()
+
+    seen = warned(lambda: staxlab.compile(f)(torch.randn(3, dtype=torch.complex64)), action="always")
+    assert len(seen) == 1 and "and 3 more" in str(seen[0].message)
+
+
+OBSTACLES = {
+    "requires_grad_(False)": (lambda x: x * 2, torch.randn(3, requires_grad=True)),
+    "known beforehand": (lambda x: x[x > 0], torch.randn(3)),
+    "to_dense": (lambda x: x.to_sparse().to_dense(), torch.randn(3)),
+}
+
+
+@pytest.mark.parametrize("remedy", OBSTACLES)
+def test_the_remedy_is_that_of_the_reason(remedy):
+    function, x = OBSTACLES[remedy]
+    (warning,) = warned(lambda: staxlab.compile(function)(x))
+    assert remedy in str(warning.message) and "mutation" not in str(warning.message)
+    with pytest.raises(staxlab.LoweringError) as error:
+        staxlab.compile(function, strict_native=True)(x)
+    assert remedy in error.value.remedy and "mutation" not in str(error.value)
+
+
+def test_every_kind_of_obstacle_has_a_remedy():
+    import re
+    from pathlib import Path
+
+    from staxlab.operators import graph
+    from staxlab.pipeline import REMEDIES
+
+    kinds = set(re.findall(r'"([a-z]+-[a-z]+|mutation)"', graph.Obstacle.__doc__))
+    source = Path(graph.__file__).with_name("record.py").read_text()
+    assert kinds == set(re.findall(r'obstacles.append\(\(node, "([a-z-]+)"', source)) and kinds <= set(REMEDIES)
+
+
+def test_a_compilation_without_kernels_says_so_first_and_has_no_traffic():
+    module = torch.nn.Linear(4, 4)
+    with pytest.warns(staxlab.FallbackWarning):
+        compilation = staxlab.explain(module, torch.randn(2, 4))
+    assert compilation.kernels is None and "weight, bias" in compilation.fallback_reason
+    lines = str(compilation).splitlines()
+    assert "operator by operator" in lines[1] and "torch.no_grad()" in lines[2]
+    assert "requires grad" in repr(compilation)
+    html = compilation._repr_mimebundle_()["text/html"]
+    place = html.index("requires grad (weight, bias)")
+    assert place < html.index("torch.no_grad()") < html.index("<details")
+    with pytest.raises(staxlab.OptionError) as error:
+        _ = compilation.traffic
+    assert "requires grad" in error.value.what and "no_grad" in error.value.remedy
+    with torch.no_grad():
+        assert staxlab.explain(module, torch.randn(2, 4)).traffic.eager.rows
+
+
+def test_the_traffic_of_a_prefix_says_which_backend_has_one(inputs):
+    with pytest.raises(staxlab.OptionError, match="backend 'eager' ends before"):
+        _ = staxlab.explain(example_1_1, *inputs, backend="eager").traffic
+    assert staxlab.explain(example_1_1, *inputs, backend="aot_eager").traffic.compiled is None
+
+
 def test_a_backend_failure_runs_the_captured_graph_and_says_so(monkeypatch, inputs):
     import staxlab.schedule.dependencies as dependencies
 
@@ -180,10 +307,42 @@ def test_a_native_region_warns_about_nothing(inputs):
         staxlab.compile(example_1_1, strict_native=True)(*inputs)
 
 
-@pytest.mark.parametrize("arguments", [{"backend": "inductor"}, {"mode": "fast"}, {"options": {"fuse": 1}}])
-def test_unknown_settings_are_refused_at_once(arguments, inputs):
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"backend": "inductor"}, {"mode": "fast"}, {"options": {"fuse": 1}}, {"options": {"accumulators": "four"}},
+        {"options": {"accumulators": -3}}, {"options": {"max_versions": True}}, {"dynamic": "yes"},
+        {"strict_native": 1}, {"mode": ["a"]}, {"backend": None}, {"options": 3}, {"strict": True}, {"fullgraph": True},
+    ],
+)  # fmt: skip
+def test_settings_that_do_not_exist_are_refused_at_once(arguments):
+    with pytest.raises(staxlab.OptionError) as error:
+        staxlab.compile(example_1_1, **arguments)  # before the first call
+    given = arguments.get("options")
+    assert next(iter(given if isinstance(given, dict) else arguments)) in str(error.value)
     with pytest.raises(staxlab.OptionError):
-        staxlab.compile(example_1_1, **arguments)(*inputs)
+        staxlab.compile(**arguments)
+
+
+def test_unknown_parameters_are_answered_with_the_nearest(inputs):
+    def f(x):
+        return x + 1
+
+    x = inputs[0]
+    for call, message in (
+        (lambda: staxlab.compile(f, strict=True), "did you mean 'strict_native'"),
+        (lambda: staxlab.compile(f, accumulators=4), "options={'accumulators': ...}"),
+        (lambda: staxlab.compile(x), "takes a function or module first, got Tensor"),
+        (lambda: staxlab.explain(x), "takes a function or module first, got Tensor"),
+        (lambda: staxlab.trace(x), "takes a function or module first, got Tensor"),
+        (lambda: staxlab.explain(f, x, targt="sm_90"), "did you mean 'target'.* and f takes x"),
+        (lambda: staxlab.explain(torch.nn.ReLU(), x, targt="sm_90"), "did you mean 'target'.* and ReLU takes input"),
+        (lambda: staxlab.trace(f, x, exec=True), "did you mean 'execute'"),
+    ):
+        with pytest.raises(staxlab.OptionError, match=message):
+            call()
+    named = staxlab.explain(lambda x, **more: x + more["targt"], x, targt=1)  # the function's own business
+    assert named.kernels is not None
 
 
 def test_as_a_decorator_with_and_without_arguments(inputs):

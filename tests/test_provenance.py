@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from staxlab.provenance import CodeWriter, Line, source_of, unite, user_location
+import warnings
+
+from staxlab.provenance import CodeWriter, Line, source_of, unite, user_location, warn_user
 
 
 def test_lines_keep_indentation_and_origins():
@@ -43,3 +45,24 @@ def test_the_user_location_is_the_calling_line():
     assert here.file == __file__
     assert here.text == "here = user_location()"
     assert here.function == "test_the_user_location_is_the_calling_line"
+
+
+def test_a_warning_stands_at_the_users_line_and_is_repeated_as_the_caller_wishes():
+    class Told(UserWarning):
+        pass
+
+    def shown(*seens):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("default")
+            for seen in seens:
+                warn_user("again", Told, seen)
+        return caught
+
+    one, two = {}, {}
+    (first, second) = shown(one, one, two, one)
+    assert first.filename == __file__ and first.category is Told
+    assert len(shown(None, None)) == 2  # Python itself would have shown one
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.filterwarnings("ignore", category=Told, module=__name__)
+        warn_user("again", Told)
+    assert not caught  # the user's own filters hold

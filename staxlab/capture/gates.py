@@ -123,7 +123,7 @@ class Replay:
         """The answers of the gates for these inputs (flat, in placeholder order)."""
         chosen = [inputs[i] for i in self.uses]
         if not (self.draws or self.writes):
-            if not torch.is_grad_enabled() or not any([tensor.requires_grad for tensor in chosen]):
+            if not torch.is_grad_enabled() or not any(tensor.requires_grad for tensor in chosen):
                 return self._answers(self.module.forward(*chosen))  # entering no_grad takes longer than a small gate
             with torch.no_grad():
                 return self._answers(self.module(*chosen))

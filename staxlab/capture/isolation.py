@@ -11,11 +11,10 @@ from a name: did this call write, draw random numbers, read tensor data, or retu
 
 from __future__ import annotations
 
-import contextlib
 import random
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,14 +23,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..errors import CaptureError
 from ..provenance import SourceLocation
+from .outside import reseeded
 
 #: Functions that set or move a generator's state without drawing.
 RESEEDING = frozenset({"manual_seed", "seed", "set_rng_state", "fork_rng", "manual_seed_all", "set_state", "seed_all"})
-
-# Methods of a generator that do so: a seed is one wherever the generator stood at the first call; putting a state back
-# is harmless where it is the very same.
-_SEEDS = frozenset({"manual_seed", "seed"})
-_SETS_STATE = frozenset({"set_state", "set_offset", "graphsafe_set_state"})
 
 # Operators that write to an argument although their schema does not say so: positions of the written arguments.
 _HIDDEN_WRITES = {"native_batch_norm": (3, 4), "cudnn_batch_norm": (3, 4), "miopen_batch_norm": (3, 4)}
@@ -151,7 +146,7 @@ class Watcher(TorchDispatchMode):
     def start(self, random_state: RandomState, *, may_reseed: bool) -> None:
         """Begin to watch. The default generator is shared by all threads: while others run, a state that has moved
         proves nothing, and is held against the function only if its code mentions a function that moves it, or if
-        :meth:`seeding_watched` saw this thread move it."""
+        :class:`.outside.Outside` saw this thread move it."""
         if may_reseed or threading.active_count() == 1:
             self.random_state = random_state.torch_cpu
 
@@ -230,43 +225,16 @@ class Watcher(TorchDispatchMode):
         first, last = self.generators.get(id(generator), (generator, None, None))[1:]
         now = generator.get_state()
         if last is not None and not torch.equal(now, last):
-            raise _reseeded()
+            raise reseeded()
         result = func(*args, **kwargs)
         self.generators[id(generator)] = (generator, now if first is None else first, generator.get_state())
         return result
-
-    @contextlib.contextmanager
-    def seeding_watched(self) -> Iterator[None]:
-        """Refuse calls of this thread that set a generator's state, wherever they are made from: code of a library is
-        not searched for names, and while other threads run the state itself is no evidence. A profile function sees
-        the generators' methods, which are written in C and reach no mode. It chains to one that is there already."""
-        previous = sys.getprofile()
-        before: dict[int, bytes] = {}
-
-        def notice(frame: Any, event: str, argument: Any) -> None:
-            generator = getattr(argument, "__self__", None)
-            if event in ("c_call", "c_return") and isinstance(generator, torch.Generator):
-                if argument.__name__ in _SEEDS:
-                    self.refusal = self.refusal or _reseeded()
-                elif argument.__name__ in _SETS_STATE and event == "c_call":
-                    before[id(generator)] = _state_of(generator)
-                elif argument.__name__ in _SETS_STATE:
-                    if before.pop(id(generator)) != _state_of(generator):
-                        self.refusal = self.refusal or _reseeded()
-            if previous is not None:
-                previous(frame, event, argument)
-
-        sys.setprofile(notice)
-        try:
-            yield
-        finally:
-            sys.setprofile(previous)
 
     def check_random_state(self) -> None:
         """CaptureError if the default generator has been moved by something other than a recorded operation."""
         if self.random_state is not None and not torch.equal(torch.get_rng_state(), self.random_state):
             self.moved = True
-            raise _reseeded()
+            raise reseeded()
 
     def restore(self) -> None:
         """Write every saved storage back and rewind given generators. Version counters stay as they are."""
@@ -288,16 +256,3 @@ def _is_integer_index(name: str, args: tuple) -> bool:
     if name not in ("index", "index_put", "index_put_", "_unsafe_index"):
         return False
     return not any(isinstance(i, torch.Tensor) and i.dtype in (torch.bool, torch.uint8) for i in args[1])
-
-
-def _state_of(generator: torch.Generator) -> bytes:
-    """A generator's state, read past all modes: the reading is the compiler's, not the user's."""
-    with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
-        return bytes(generator.get_state().tolist())
-
-
-def _reseeded() -> CaptureError:
-    return CaptureError(
-        "the function sets or moves the state of a random number generator, which a graph cannot express",
-        remedy="call torch.manual_seed (or fork_rng, set_rng_state) outside the compiled function",
-    )

@@ -19,7 +19,7 @@ import torch
 from ..provenance import SourceLocation
 from ..specialize.free_variables import UNBOUND, Environment, Place
 from ..specialize.structure import children, is_dataclass_instance
-from .record import PythonEffect
+from .outside import PythonEffect
 
 _REGISTRIES = ("_parameters", "_buffers", "_modules")
 

@@ -21,6 +21,7 @@ from .gates import DataGate, Replay
 from .graph import Graph, Node, TensorMeta
 from .isolation import RandomState
 from .module import GraphModule
+from .outside import PythonEffect
 from .shape_use import ShapeUse, pinned_inputs, shape_uses
 
 
@@ -48,17 +49,6 @@ class Input:
     path: str
     is_free: bool
     meta: TensorMeta
-
-
-@dataclass(frozen=True)
-class PythonEffect:
-    """A side effect on the Python side, which happens once, while tracing, and is not part of the graph."""
-
-    what: str
-    location: SourceLocation | None = None
-
-    def __str__(self) -> str:
-        return self.what + (f" at {self.location}" if self.location else "")
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,6 @@ from __future__ import annotations
 import builtins
 import linecache
 import operator
-import warnings
 from typing import Any
 
 import torch
@@ -29,7 +28,7 @@ from torch.overrides import TorchFunctionMode
 
 from ..errors import CaptureError, SideEffectWarning, StaxError
 from ..options import Options
-from ..provenance import SourceLocation
+from ..provenance import SourceLocation, warn_user
 from ..specialize.ambient import read_ambient, recording
 from ..specialize.free_variables import Environment, Place, collect
 from ..specialize.signature import aliasing
@@ -40,9 +39,10 @@ from .gates import KINDS, DataGate, replay_graph
 from .graph import Graph, Node, TensorMeta, describe_value, target_name
 from .isolation import RESEEDING, CallFacts, RandomState, Watcher
 from .module import GraphModule
+from .outside import Outside, PythonEffect
 from .proxy import Proxy, Symbol, SymbolTable
 from .python_state import PythonState
-from .record import Capture, Input, PythonEffect, ShapeRead
+from .record import Capture, Input, ShapeRead
 from .spelling import Frame, property_access, spell, tensor_methods
 from .values import (
     PLAIN,
@@ -106,6 +106,7 @@ class Tracer(TorchFunctionMode):
         self.samples: list[torch.Tensor] = []
         self.free_places: list[Place] = []
         self.watcher = Watcher(lambda: Frame(Tracer._call.__code__).location)
+        self.outside = Outside()
         self.ambient = read_ambient()
         self.autocast = autocast_state()
         self.detached: dict[Node, Node] = {}
@@ -141,11 +142,11 @@ class Tracer(TorchFunctionMode):
                     remedy="take the next item outside and pass it as an argument",
                 )
             expressions = self._make_placeholders(leaves)
-            with self.watcher.seeding_watched():
+            with self.outside.watched():
                 result = self._call()
             self._check_after(random_state, python_state)
             spec = self._finish(result)
-            self.effects += python_state.effects()
+            self.effects += self.outside.effects + python_state.effects()
         except StaxError as error:
             python_state.restore()
             random_state.restore_python()
@@ -167,11 +168,8 @@ class Tracer(TorchFunctionMode):
             self._forget()
         if self.effects:
             seen = "; ".join(map(str, self.effects[:3]))
-            warnings.warn(
-                f"{name_of(self.fn)!r} has Python side effects, which happen only while it is traced: {seen}",
-                SideEffectWarning,
-                stacklevel=4,
-            )
+            what = "has Python side effects, which happen only while it is traced"
+            warn_user(f"{name_of(self.fn)!r} {what}: {seen}", SideEffectWarning)
         module = GraphModule(self.graph)
         return Capture(
             name=name_of(self.fn),
@@ -246,8 +244,9 @@ class Tracer(TorchFunctionMode):
     def _check_after(self, random_state: RandomState, python_state: PythonState) -> None:
         if self.refusal is not None:
             raise self.refusal  # the user's code caught our refusal and went on
-        if self.watcher.refusal is not None:
-            raise self.watcher.refusal
+        refusal = self.watcher.refusal or self.outside.refusal
+        if refusal is not None:
+            raise refusal
         self._check_not_caught()
         self.watcher.check_random_state()
         drawn = random_state.python_changed()

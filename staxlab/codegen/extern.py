@@ -28,7 +28,7 @@ def extern_kernel(schedule: Schedule, node: ScheduleNode, device: DeviceSpec) ->
         for k, name in enumerate(node.buffers)
     ]
     shown = [_text(a) for a in call.args] + [f"{key}={_text(value)}" for key, value in call.kwargs.items()]
-    why = "a library call" if call.reason == "library" else "a fallback: no lowering rule covers this operator"
+    why = "a library call, on purpose" if call.reason == "library" else f"a fallback: {call.cause or 'no lowering'}"
     lines = (
         Line(f"# {why}; PyTorch runs it", node.origins),
         Line(f"{', '.join(node.buffers)} = {call.operator}({', '.join(shown)})", node.origins),

@@ -116,8 +116,9 @@ class BufferArgument:
 class Extern:
     """An operator PyTorch runs as it is. ``args``/``kwargs`` hold :class:`BufferArgument` where tensors go.
 
-    ``reason`` is "library" for operators that are meant to be library calls (matmul, convolution, sort) and
-    "fallback" for those without a lowering rule, which strict mode refuses. ``location`` is the user's line.
+    ``reason`` is "library" for operators that PyTorch's own routine computes on purpose (matmul, convolution, sort,
+    cumsum), because no generated loop would do it better, and "fallback" for those that no lowering rule covers, which
+    strict mode refuses; ``cause`` then says why none does. ``location`` is the user's line.
     """
 
     operator: torch._ops.OpOverload
@@ -126,6 +127,7 @@ class Extern:
     reason: str
     origins: Origins = NO_ORIGINS
     location: Any = None
+    cause: str = ""
 
 
 @dataclass(frozen=True)

@@ -6,13 +6,17 @@ Left of the ridge point ``P / B`` only fewer bytes help; right of it only faster
 
 ``P`` and ``B`` are capabilities, so each is the *best* of many readings (Proposition 13.1). There is more than one
 ``B``: reading is not copying, and an ordinary store first reads the line it overwrites while a streaming store does
-not. The roof drawn is the highest of them; the others are ceilings beneath it.
+not. The plot's roof is the highest of them, the others are ceilings beneath it; but a kernel that only reads can never
+come near the bandwidth of writing, so a kernel whose reads and writes are known is judged by the ceiling for *its own
+mix* of them (:meth:`Roofline.limit`).
 
 >>> roof = Roofline(ceilings=(Ceiling("read", "bandwidth", 50e9), Ceiling("matmul", "throughput", 400e9)))
 >>> roof.ridge
 8.0
 >>> roof.attainable(0.125) / 1e9, roof.attainable(100.0) / 1e9
 (6.25, 400.0)
+>>> roof.limit(Point("sum", 1e6, 4e6, 1e-4, bytes_read=4e6)).name
+'read'
 """
 
 from __future__ import annotations
@@ -27,13 +31,19 @@ from typing import Any
 
 from .machine import busy_note, command_line, machine_record, timestamp, version_record
 from .tables import Table, Tabular, bytes_text, quantity_text
-from .timing import Progress, compare, quiet
+from .timing import Progress, Timing, compare, quiet
 
 FORMAT = "staxlab-roofline-1"
 
 #: Size of each buffer the bandwidth kernels walk over: that of the chapter's cases (8192 x 2048 float32).
 CPU_BUFFER = 64 << 20
 CUDA_BUFFER = 1 << 30
+
+#: The share of reads in the traffic of each bandwidth probe.
+READ_SHARES = {"read": 1.0, "copy": 0.5, "streaming copy": 0.5, "write": 0.0, "streaming write": 0.0}
+
+#: A kernel this close to the mix of a probe is compared with that probe alone.
+SAME_MIX = 0.02
 
 #: Measuring stops before the next round once this many seconds have passed.
 TIME_LIMIT = 40.0
@@ -54,12 +64,20 @@ class Ceiling:
 
 @dataclass(frozen=True)
 class Point:
-    """A kernel on the plot: ``operations`` and ``nbytes`` of the model, ``seconds`` measured."""
+    """A kernel on the plot: ``operations`` and ``nbytes`` of the model, ``seconds`` measured (a median; ``between`` are
+    the ends of its interval), and how many of the bytes are read (None: not known)."""
 
     label: str
     operations: float
     nbytes: float
     seconds: float
+    bytes_read: float | None = None
+    between: tuple[float, float] | None = None
+
+    @property
+    def read_share(self) -> float | None:
+        """Which part of the bytes is read; None if not known."""
+        return self.bytes_read / self.nbytes if self.bytes_read is not None and self.nbytes else None
 
     @property
     def intensity(self) -> float:
@@ -123,9 +141,48 @@ class Roofline(Tabular):
         """Highest operations/s at an intensity: ``min(P, B * I)``."""
         return min(self.throughput, self.bandwidth * intensity)
 
+    def limit(self, point: Point) -> Ceiling:
+        """The ceiling that limits a kernel: arithmetic, or memory with the kernel's own mix of reads and writes.
+
+        Between two measured mixes the time per byte is interpolated, as if some bytes were moved as the one probe does
+        and the rest as the other. Where the kernel's mix is not known it is the highest bandwidth; where the probes do
+        not reach the mix, the nearest of them.
+        """
+        memory = self._memory_limit(point.read_share)
+        arithmetic = next(iter(self.of("throughput")), None)
+        if memory is None or (arithmetic is not None and arithmetic.value < memory.value * point.intensity):
+            return arithmetic or Ceiling("nothing measured", "bandwidth", math.nan)
+        return memory
+
+    def _memory_limit(self, read_share: float | None) -> Ceiling | None:
+        best: dict[float, Ceiling] = {}  # by share of reads, the fastest probe
+        for ceiling in reversed(self.of("bandwidth")):
+            if ceiling.name in READ_SHARES:
+                best[READ_SHARES[ceiling.name]] = ceiling
+        if read_share is None or not best:
+            return next(iter(self.of("bandwidth")), None)
+        near = min(best, key=lambda share: abs(share - read_share))
+        below, above = [s for s in best if s < read_share], [s for s in best if s > read_share]
+        if abs(near - read_share) <= SAME_MIX or not below or not above:
+            return best[near]
+        low, high = max(below), min(above)
+        part = (read_share - low) / (high - low)
+        value = 1 / (part / best[high].value + (1 - part) / best[low].value)
+        return Ceiling(f"{best[high].name} mixed with {best[low].name}", "bandwidth", value)
+
     def fraction(self, point: Point) -> float:
-        """How close a kernel comes to the roof above it, 1 being on it."""
-        return point.throughput / self.attainable(point.intensity)
+        """How close a kernel comes to the roof above it (:meth:`limit`), 1 being on it."""
+        limit = self.limit(point)
+        return (point.bandwidth if limit.kind == "bandwidth" else point.throughput) / limit.value
+
+    def fraction_text(self, point: Point) -> str:
+        """The fraction in percent with its interval, and of which ceiling: ``58% [57%, 59%] of read, 46.1 GB/s``."""
+        limit, fraction = self.limit(point), self.fraction(point)
+        interval = ""
+        if point.between is not None:
+            low, high = point.between
+            interval = f" [{fraction * point.seconds / high:.0%}, {fraction * point.seconds / low:.0%}]"
+        return f"{fraction:.0%}{interval} of {limit.name}, {limit.text()}"
 
     def with_points(self, points: Iterable[Point]) -> Roofline:
         """The same machine with these kernels added."""
@@ -156,7 +213,7 @@ class Roofline(Tabular):
             )
             parts += [
                 f"{p.label}: {p.intensity:.3g} FLOP/byte, {quantity_text(p.throughput, 'FLOP/s')}, "
-                f"{100 * self.fraction(p):.0f}% of the roof."
+                f"{self.fraction_text(p)}."
                 for p in self.points
             ]
         return " ".join(parts)
@@ -164,16 +221,31 @@ class Roofline(Tabular):
     def table(self) -> Table:
         rows = [(c.name, c.kind, c.text(), c.note) for c in self.ceilings]
         for p in self.points:
-            share = (
-                f"{100 * self.fraction(p):.0f}% of the roof" if self.of("bandwidth") and self.of("throughput") else ""
-            )
-            what = f"{p.intensity:.3g} FLOP/byte, {quantity_text(p.bandwidth, 'B/s')} effective; {share}"
+            reads = f", {p.read_share:.0%} of it reads" if p.read_share is not None else ""
+            what = f"{p.intensity:.3g} FLOP/byte, {quantity_text(p.bandwidth, 'B/s')} effective{reads}"
+            if self.of("bandwidth") and self.of("throughput"):
+                what += f"; {self.fraction_text(p)}"
             rows.append((p.label, "kernel", quantity_text(p.throughput, "FLOP/s"), what))
         notes = [f"ridge point {self.ridge:.3g} FLOP/byte"] if not math.isnan(self.ridge) else []
+        notes += self._reading_notes()
         notes += list(self.notes)
         if not self.complete:
             notes.append("interrupted: what was measured until then")
         return Table.build(self.title, ("what", "kind", "value", "remark"), rows, notes, text_columns=4)
+
+    def _reading_notes(self) -> list[str]:
+        """How to read the table, as far as it holds what needs explaining."""
+        notes, names = [], {c.name for c in self.ceilings}
+        if any(p.read_share is not None for p in self.points):
+            notes.append("a kernel is compared with the bandwidth for its own mix of reads and writes, which is named")
+        if any(p.between is not None for p in self.points):
+            notes.append("in brackets: the interval of the median time (Proposition 13.2); ceilings are best readings")
+        if "copy" in names and "streaming copy" in names:
+            notes.append(
+                "copying counts each byte twice, read and written; but before an ordinary store overwrites a line, the "
+                "processor fetches the old one, so that memory moves 3 bytes for 2 counted; a streaming store does not"
+            )
+        return notes
 
     def __repr__(self) -> str:
         from ..view.roofline import text_plot
@@ -207,7 +279,14 @@ class Roofline(Tabular):
             "versions": dict(self.versions),
             "ceilings": [{"name": c.name, "kind": c.kind, "value": c.value, "note": c.note} for c in self.ceilings],
             "points": [
-                {"label": p.label, "operations": p.operations, "bytes": p.nbytes, "seconds": p.seconds}
+                {
+                    "label": p.label,
+                    "operations": p.operations,
+                    "bytes": p.nbytes,
+                    "bytes_read": p.bytes_read,
+                    "seconds": p.seconds,
+                    "seconds_interval": list(p.between) if p.between else None,
+                }
                 for p in self.points
             ],
             "notes": list(self.notes),
@@ -223,7 +302,17 @@ class Roofline(Tabular):
             )
         return cls(
             ceilings=tuple(Ceiling(c["name"], c["kind"], c["value"], c["note"]) for c in data["ceilings"]),
-            points=tuple(Point(p["label"], p["operations"], p["bytes"], p["seconds"]) for p in data["points"]),
+            points=tuple(
+                Point(
+                    p["label"],
+                    p["operations"],
+                    p["bytes"],
+                    p["seconds"],
+                    p.get("bytes_read"),
+                    tuple(p["seconds_interval"]) if p.get("seconds_interval") else None,
+                )
+                for p in data["points"]
+            ),
             machine=data["machine"],
             versions=data["versions"],
             command=data["command"],
@@ -376,13 +465,23 @@ def example_points(
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(rows, columns, generator=generator).to(device)
     w = torch.randn(rows, columns, generator=generator).to(device)
-    elements = {"Example 1.1 eager": 8 * rows * columns + rows}
+    big, small = rows * columns, rows
+    moved = {"Example 1.1 eager": (5 * big, 3 * big + small)}  # elements read and written
     sides: dict[str, Callable[[], Any]] = {"Example 1.1 eager": lambda: example_1_1(x, w)}
     if compiled is not None:
-        elements["Example 1.1 fused"] = 2 * rows * columns + rows
+        moved["Example 1.1 fused"] = (2 * big, small)
         sides["Example 1.1 fused"] = lambda: compiled(x, w)
     with quiet():
         result = compare(sides, readings=readings, device=device, progress=progress)
     return tuple(
-        Point(t.name, 4 * rows * columns, 4 * elements[t.name], t.median) for t in result.timings if t.readings
+        measured_point(t.name, t, 4 * rows * columns, 4 * moved[t.name][0], 4 * moved[t.name][1])
+        for t in result.timings
+        if t.readings
     )
+
+
+def measured_point(label: str, timing: Timing, operations: float, bytes_read: float, bytes_written: float) -> Point:
+    """A kernel with the median of its timing and the interval of that median."""
+    interval = timing.interval()
+    between = (interval.low, interval.high) if interval else None
+    return Point(label, operations, bytes_read + bytes_written, timing.median, bytes_read, between)

@@ -82,10 +82,10 @@ def _native_bandwidth(entry: Callable[[int], None], buffer_bytes: int) -> list[P
 
     return [
         probe("read", nbytes, "sum of all"),
-        probe("copy", 2 * nbytes, "ordinary stores; one read and one write counted, fetching the line is a third"),
-        probe("streaming copy", 2 * nbytes, "non-temporal stores"),
-        probe("write", nbytes, "ordinary stores"),
-        probe("streaming write", nbytes, "non-temporal stores"),
+        probe("copy", 2 * nbytes, "ordinary stores; each line is fetched before it is overwritten"),
+        probe("streaming copy", 2 * nbytes, "streaming stores: past the caches, nothing is fetched"),
+        probe("write", nbytes, "ordinary stores; each line is fetched before it is overwritten"),
+        probe("streaming write", nbytes, "streaming stores: past the caches, nothing is fetched"),
     ]
 
 

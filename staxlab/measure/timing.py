@@ -360,10 +360,11 @@ class _Side:
         if calls is not None:
             self.calls = max(1, calls)
             return
-        # Double until a reading is long enough; the calls spent here are warm-up too.
+        # Double until a reading is long enough; the calls spent here are warm-up too. The shortest of three decides:
+        # one reading that something else interrupted would settle for a single call, and time the clock with it.
         count = 1
-        while (took := self.reading(count) * count) < self.shortest and count < 1_000_000:
-            self.warmup += count
+        while (took := min(self.reading(count) for _ in range(3)) * count) < self.shortest and count < 1_000_000:
+            self.warmup += 3 * count
             count = max(2 * count, min(64 * count, math.ceil(count * self.shortest / max(took, 1e-9))))
         self.calls = count
 

@@ -23,36 +23,63 @@ DLPACK_TYPES: dict[torch.dtype, tuple[int, int]] = {
     torch.bfloat16: (4, 16), torch.bool: (6, 8),
 }  # fmt: skip
 
+# How `entry.c` calls an exported function that answers what a Python function would.
+_ASK, _FLAG, _DEPTH, _SCALAR, _FLAG_OF_DEVICES, _FLAG_OF_KEY, _FLAG_OF_OBJECT, _POINTER = range(8)
+
 #: The ambient state, in the order `entry.c` numbers it: a function that reads it, what it must answer (the first four
 #: are compared with the key instead), and which exported C++ function answers the same without going through Python.
-_READERS: tuple[tuple[Callable[[], Any], Any, str, str], ...] = (
-    (torch.is_grad_enabled, None, "flag", "_ZN3c108GradMode10is_enabledEv"),
-    (torch.is_inference_mode_enabled, None, "flag", "_ZN3c1013InferenceMode10is_enabledEv"),
-    (torch.get_default_dtype, None, "", ""),
-    (torch._C._get_deterministic_algorithms, None, "", ""),
+_READERS: tuple[tuple[Callable[[], Any], Any, int, str], ...] = (
+    (torch.is_grad_enabled, None, _FLAG, "_ZN3c108GradMode10is_enabledEv"),
+    (torch.is_inference_mode_enabled, None, _FLAG, "_ZN3c1013InferenceMode10is_enabledEv"),
+    (torch.get_default_dtype, None, _SCALAR, "_ZN3c1031get_default_dtype_as_scalartypeEv"),
+    (torch._C._get_deterministic_algorithms, None, _FLAG_OF_OBJECT, "_ZNK2at7Context23deterministicAlgorithmsEv"),
     (
         torch._C._is_any_autocast_enabled,
         False,
-        "flag of device",
+        _FLAG_OF_DEVICES,
         "_ZN2at8autocast19is_autocast_enabledEN3c1010DeviceTypeE",
     ),
-    (torch._C._len_torch_function_stack, 0, "depth", "_ZN2at4impl22PythonTorchFunctionTLS9stack_lenEv"),
-    (torch._C._len_torch_dispatch_stack, 0, "depth", "_ZN3c104impl20TorchDispatchModeTLS9stack_lenEv"),
-    (torch._C._functorch.peek_interpreter_stack, None, "", ""),
-    (torch._C._is_tracing, False, "", ""),
+    (torch._C._len_torch_function_stack, 0, _DEPTH, "_ZN2at4impl22PythonTorchFunctionTLS9stack_lenEv"),
+    (torch._C._len_torch_dispatch_stack, 0, _DEPTH, "_ZN3c104impl20TorchDispatchModeTLS9stack_lenEv"),
+    (
+        torch._C._functorch.peek_interpreter_stack,
+        None,
+        _FLAG_OF_KEY,
+        "_ZN3c104impl28tls_is_dispatch_key_includedENS_11DispatchKeyE",
+    ),
+    (torch._C._is_tracing, False, _POINTER, "_ZN5torch3jit6tracer15getTracingStateEv"),
 )
 
 
-def _address(symbol: str) -> int:
-    """Where PyTorch's libraries hold a function, 0 if they do not export it."""
+def _exported(symbol: str) -> Any:
+    """A function of PyTorch's libraries by its linker name, None if they do not export it."""
     for library in ("libc10", "libtorch_cpu"):
         for suffix in (".so", ".dylib"):
             path = os.path.join(os.path.dirname(torch.__file__), "lib", library + suffix)
             try:
-                return ctypes.cast(getattr(ctypes.CDLL(path), symbol), ctypes.c_void_p).value or 0
+                return getattr(ctypes.CDLL(path), symbol)
             except (OSError, AttributeError):
                 continue
-    return 0
+    return None
+
+
+def _shortcut(kind: int, symbol: str) -> tuple[int, int, int]:
+    """(kind, address, argument) of a shortcut; kind 0 where there is none."""
+    function, argument = _exported(symbol), 0
+    if function is None:
+        return _ASK, 0, 0
+    if kind == _FLAG_OF_KEY:
+        key = getattr(torch._C.DispatchKey, "FuncTorchDynamicLayerFrontMode", None)
+        if key is None:
+            return _ASK, 0, 0
+        argument = int(key)
+    elif kind == _FLAG_OF_OBJECT:
+        context = _exported("_ZN2at13globalContextEv")
+        if context is None:
+            return _ASK, 0, 0
+        context.restype = ctypes.c_void_p
+        argument = context()
+    return kind, ctypes.cast(function, ctypes.c_void_p).value or 0, argument
 
 
 def _connect() -> tuple[Any, str]:
@@ -64,7 +91,7 @@ def _connect() -> tuple[Any, str]:
         return None, f"the extension was not built when the package was installed ({error})"
     from torch.autograd import forward_ad
 
-    table = tuple((read, off, kind, _address(symbol) if symbol else 0) for read, off, kind, symbol in _READERS)
+    table = tuple((read, off, *_shortcut(kind, symbol)) for read, off, kind, symbol in _READERS)
     try:
         _native.connect(torch.Tensor, table, vars(forward_ad))
         limit = os.environ.get("STAXLAB_POOL_BYTES")

@@ -25,9 +25,13 @@ enum { GRAD_MODE, INFERENCE_MODE, DEFAULT_DTYPE, DETERMINISTIC, STATE_IN_KEY, /*
 static PyObject *readers[READERS];
 static PyObject *off[READERS];            /* False, 0 or None */
 
-/* Some of these functions only wrap a C++ function without arguments; its address, where the library that holds it exports
-   it, saves going through Python. All zero: ask Python. */
-typedef struct { bool (*flag)(void); int64_t (*depth)(void); bool (*flag_of)(int8_t device_type); } Shortcut;
+/* These functions only wrap C++ functions of PyTorch's. The address of one, where a library exports it, saves going through
+   Python; its kind says how it is called. ASK: there is none, ask Python. */
+enum { ASK, FLAG, DEPTH, SCALAR, FLAG_OF_DEVICES, FLAG_OF_KEY, FLAG_OF_OBJECT, POINTER };
+typedef struct {
+    long kind;
+    uintptr_t function, argument;
+} Shortcut;
 static Shortcut shortcuts[READERS];
 static PyObject *forward_ad, *level_name; /* the dict of torch.autograd.forward_ad, "_current_level" */
 static PyObject *requires_grad_name, *is_neg_name, *dispatch_name;
@@ -56,7 +60,8 @@ typedef struct {
     PyObject_HEAD
     Py_ssize_t arguments, free, tensors; /* flat tensors: lifted ones first, then those among the arguments */
     Expected *argument, *lifted;
-    PyObject *state[STATE_IN_KEY];
+    PyObject *state[STATE_IN_KEY]; /* as the readers answer, and as the shortcuts do */
+    int64_t quick_state[STATE_IN_KEY];
     Place *lifted_place, *place;   /* of the lifted tensors; of the other free values */
     Py_ssize_t places;
     PyObject *replay, *gates;      /* flat list -> answers of the data gates, and the answers that lead here; or NULL */
@@ -134,17 +139,24 @@ static inline bool place_is_same(const Place *place) {
 /* The answer of a shortcut, -1 where there is none. */
 static inline int64_t shortcut(int k) {
     const Shortcut *s = &shortcuts[k];
-    if (s->flag) return s->flag();
-    if (s->depth) return s->depth();
-    if (s->flag_of) return s->flag_of(0) | s->flag_of(1); /* CPU, CUDA */
-    return -1;
+    switch (s->kind) {
+    case FLAG: return ((bool (*)(void))s->function)();
+    case DEPTH: return ((int64_t (*)(void))s->function)();
+    case SCALAR: return ((int8_t (*)(void))s->function)() & 0xff;
+    case FLAG_OF_DEVICES: /* CPU, CUDA */
+        return ((bool (*)(int8_t))s->function)(0) | ((bool (*)(int8_t))s->function)(1);
+    case FLAG_OF_KEY: return ((bool (*)(uint16_t))s->function)((uint16_t)s->argument);
+    case FLAG_OF_OBJECT: return ((bool (*)(uintptr_t))s->function)(s->argument);
+    case POINTER: return *((void **(*)(void))s->function)() != NULL; /* a reference to a shared pointer */
+    default: return -1;
+    }
 }
 
 static inline bool ambient_is(const Line *line) {
     for (int k = 0; k < READERS; k++) {
         int64_t quick = shortcut(k);
         if (quick >= 0) {
-            if (quick != (k < STATE_IN_KEY ? line->state[k] == Py_True : 0)) return false;
+            if (quick != (k < STATE_IN_KEY ? line->quick_state[k] : 0)) return false;
             continue;
         }
         PyObject *answer = PyObject_CallNoArgs(readers[k]);
@@ -504,7 +516,10 @@ static PyObject *line_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) 
         PyErr_SetString(PyExc_ValueError, "the program takes another number of tensors");
         goto failed;
     }
-    for (int k = 0; k < STATE_IN_KEY; k++) self->state[k] = Py_NewRef(PyTuple_GET_ITEM(state, k));
+    for (int k = 0; k < STATE_IN_KEY; k++) {
+        self->state[k] = Py_NewRef(PyTuple_GET_ITEM(state, k));
+        self->quick_state[k] = shortcut(k); /* the line is made during the call it describes */
+    }
     if (replay != Py_None) {
         self->replay = Py_NewRef(replay);
         self->gates = Py_NewRef(gates);
@@ -601,7 +616,7 @@ PyObject *ambient_shortcuts(PyObject *module, PyObject *unused) {
     return answers;
 }
 
-/* connect_entry(Line, ((reader, answer when off, kind of shortcut or "", its address or 0), ...), forward_ad's dict). */
+/* connect_entry(Line, ((reader, answer when off, kind of shortcut, its address, its argument), ...), forward_ad's dict). */
 PyObject *connect_entry(PyObject *module, PyObject *args) {
     PyObject *type, *table, *level;
     if (!PyArg_ParseTuple(args, "OO!O!", &type, &PyTuple_Type, &table, &PyDict_Type, &level)) return NULL;
@@ -611,16 +626,13 @@ PyObject *connect_entry(PyObject *module, PyObject *args) {
     }
     for (int k = 0; k < READERS; k++) {
         PyObject *reader, *answer;
-        const char *kind;
-        unsigned long long address;
-        if (!PyArg_ParseTuple(PyTuple_GET_ITEM(table, k), "OOsK", &reader, &answer, &kind, &address)) return NULL;
+        long kind;
+        unsigned long long function, argument;
+        if (!PyArg_ParseTuple(PyTuple_GET_ITEM(table, k), "OOlKK", &reader, &answer, &kind, &function, &argument))
+            return NULL;
         Py_XSETREF(readers[k], Py_NewRef(reader));
         Py_XSETREF(off[k], Py_NewRef(answer));
-        Shortcut s = {0};
-        if (!strcmp(kind, "flag")) s.flag = (bool (*)(void))(uintptr_t)address;
-        else if (!strcmp(kind, "depth")) s.depth = (int64_t (*)(void))(uintptr_t)address;
-        else if (!strcmp(kind, "flag of device")) s.flag_of = (bool (*)(int8_t))(uintptr_t)address;
-        shortcuts[k] = s;
+        shortcuts[k] = (Shortcut){function ? kind : ASK, (uintptr_t)function, (uintptr_t)argument};
     }
     line_type = (PyTypeObject *)type;
     Py_XSETREF(forward_ad, Py_NewRef(level));

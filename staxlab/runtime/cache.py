@@ -22,7 +22,6 @@ import shutil
 import stat
 import tempfile
 import threading
-import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -59,7 +58,10 @@ def directory() -> Path:
             return wanted
         replacement = _private_directory()
         if str(wanted) not in _usable:
-            warnings.warn(f"the cache directory {wanted} {problem}; using {replacement} for this process", stacklevel=2)
+            from ..provenance import warn_user  # this module runs alone as well
+
+            said = f"the cache directory {wanted} {problem}; using {replacement} for this process"
+            warn_user(said, UserWarning)
         _usable[str(wanted)] = replacement
         return replacement
 

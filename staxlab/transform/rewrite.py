@@ -29,6 +29,13 @@ from ..provenance import Origins
 Measure = tuple[int, int, int]
 
 
+def measure_text(measure: Measure) -> str:
+    """A measure with its parts named: ``(0, 7, 1): 0 composite operators, 7 nodes, 1 deviation from normal form``."""
+    nouns = ("composite operator", "node", "deviation")
+    parts = [f"{number} {noun}{'' if number == 1 else 's'}" for number, noun in zip(measure, nouns, strict=True)]
+    return f"{measure}: {', '.join(parts)} from normal form"
+
+
 @dataclass(frozen=True)
 class Applied:
     """One application of a rule: its name, the law it states, the nodes before and after (as printed), and their
@@ -92,7 +99,7 @@ class TransformLog:
         """One block for each pass that changed something, and the round in which nothing did."""
         lines: list[str] = []
         for run in self.changes:
-            lines.append(f"[round {run.round}] {run.name}: measure {run.measure}")
+            lines.append(f"[round {run.round}] {run.name}: measure {measure_text(run.measure)}")
             lines += [f"    {line}" for applied in run.applied for line in str(applied).split("\n")]
         lines.append(f"[round {self.rounds}] no change: fixed point reached")
         return "\n".join(lines)

@@ -17,7 +17,7 @@ def decisions_table(decisions: Iterable[Any], caption: str = "Decisions") -> Htm
     """A row per decision: what about, what was chosen, instead of what, why, and on which facts."""
     rows = []
     for decision in decisions:
-        others = [str(c) for c in decision.candidates if c != decision.choice]
+        others = [_spoken(c) for c in decision.candidates if c != decision.choice]
         facts = join([element("code", f"{name} = {value}") for name, value in decision.inputs], ", ")
         what = (
             [decision.topic.replace("-", " "), " ", element("code", decision.subject)]
@@ -32,7 +32,8 @@ def decisions_table(decisions: Iterable[Any], caption: str = "Decisions") -> Htm
 
 
 def _spoken(choice: Any) -> str:
-    return {True: "yes", False: "no"}.get(choice, str(choice)) if isinstance(choice, bool) else str(choice)
+    """A choice as a table shows it; the alternatives are spelled the same way, and as in Python."""
+    return "none" if choice is None else str(choice)
 
 
 def panes(record: Any) -> list[Pane]:

@@ -105,9 +105,10 @@ def headline(compilation: Any) -> Html:
     name = element("strong", compilation.name, class_="sx-title")
     parts = [element("div", name, " ", element("span", " · ".join(facts), class_="sx-muted"), class_="sx-headline")]
     if compilation.fallback_reason:
-        parts.append(
-            element("p", f"Runs operator by operator: {compilation.fallback_reason}", class_="sx-note sx-warning")
-        )
+        said = [f"Runs operator by operator, without kernels: {compilation.fallback_reason}"]
+        if compilation.fallback_remedy:
+            said += [element("br"), element("strong", "Remedy:"), f" {compilation.fallback_remedy}"]
+        parts.append(element("p", *said, class_="sx-note sx-warning"))
     return join(parts)
 
 

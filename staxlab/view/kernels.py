@@ -14,6 +14,7 @@ from .listing import listing
 from .markup import Html, element, join, table
 from .schedule import byte_text
 
+LAUNCH_NAMES = {"work": "estimated work, in vector operations", "parallel": "loops shared among threads"}
 LANGUAGES = {"cpp": "C++", "triton": "Triton", "extern": "a call into PyTorch"}
 
 
@@ -35,7 +36,7 @@ def kernel_markup(kernel: Any, *, single: bool) -> Html:
     if kernel.arguments:
         rows = [[a.name, a.buffer, a.role, str(a.dtype).removeprefix("torch.")] for a in kernel.arguments]
         details.append(table("Arguments in calling order", ["argument", "buffer", "role", "dtype"], rows))
-    launch = [[key.replace("_", " "), value_text(value)] for key, value in kernel.launch.items()]
+    launch = [[LAUNCH_NAMES.get(key, key.replace("_", " ")), value_text(value)] for key, value in kernel.launch.items()]
     launch += [["compiler flags", " ".join(kernel.flags)]] if kernel.flags else []
     if launch:
         details.append(table("Launch", ["parameter", "value"], launch))

@@ -1,7 +1,8 @@
 """Drawing a roofline (Figure 1.1): log-log, units on both axes, and the same content in characters for a terminal.
 
 The highest ceiling of each kind is the roof, drawn stronger; the others lie beneath it with dash patterns of their own.
-Kernels are markers, labelled with what they reach and how much of the roof that is.
+Kernels are markers, labelled with what they reach and how much that is of the ceiling for their own mix of reads and
+writes, to which a thin line leads up.
 """
 
 from __future__ import annotations
@@ -54,7 +55,13 @@ def build_figure(roofline: Roofline, colours: dict[str, str]) -> Any:
     for k, point in enumerate(roofline.points):
         label = f"{point.label}: {quantity_text(point.throughput, 'FLOP/s')}"
         if math.isfinite(roofline.ridge):
-            label += f" ({100 * roofline.fraction(point):.0f}% of the roof)"
+            limit = roofline.limit(point)
+            label += f" ({100 * roofline.fraction(point):.0f}% of {limit.name})"
+            reach = limit.value * (point.intensity if limit.kind == "bandwidth" else 1.0) / 1e9
+            axes.plot(
+                [point.intensity] * 2, [point.throughput / 1e9, reach], linewidth=0.8, color=SERIES[k % len(SERIES)],
+                zorder=3,
+            )  # fmt: skip
         axes.plot(
             [point.intensity], [point.throughput / 1e9], linestyle="none", marker=MARKERS[k % len(MARKERS)],
             markersize=9, color=SERIES[k % len(SERIES)], markeredgecolor=colours["text"], markeredgewidth=0.8,

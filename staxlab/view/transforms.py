@@ -63,7 +63,10 @@ def _rounds(record: Any) -> Html | None:
 
 def _pass_markup(run: Any) -> Html:
     heading = element("h4", f"Round {run.round}, {run.name}", class_="sx-heading")
-    measure = element("p", f"measure after the pass: {run.measure}", class_="sx-note")
+    from ..transform.rewrite import measure_text
+
+    why = "every change makes the measure smaller, its first number counting most, so rewriting ends (Proposition 4.1)"
+    measure = element("p", f"measure after the pass {measure_text(run.measure)}", class_="sx-note", title=why)
     stop = TabStop()
     rows, attributes = [], []
     for applied in run.applied:

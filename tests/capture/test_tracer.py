@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import linecache
 import subprocess
 import sys
 import threading
@@ -302,6 +303,10 @@ def test_side_effects_are_reported_once():
     with pytest.warns(SideEffectWarning, match="only while it is traced") as caught:
         capture = trace(f, (X,))
     assert len(caught) == 1 and len(seen) == 1
+    assert (caught[0].filename, linecache.getline(__file__, caught[0].lineno).strip()) == (
+        __file__,
+        "capture = trace(f, (X,))",
+    )
     text = "\n".join(map(str, capture.python_effects))
     assert "seen was changed" in text and 'print("tracing")' in text
     assert "side effects" in str(capture)

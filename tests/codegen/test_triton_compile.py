@@ -188,8 +188,8 @@ def reduction(kind: str, dtype: torch.dtype, shape: tuple[int, int], dim: int):
 
 FORMS = [
     ("sum", torch.float32, (300, 100), 1),
-    ("amax", torch.bfloat16, (300, 3000), 1),
-    ("argmin", torch.float32, (300, 1500), 1),
+    ("amax", torch.bfloat16, (300, 5000), 1),
+    ("argmin", torch.float32, (300, 4500), 1),
     ("all", torch.int32, (7, 3000), 1),
     ("prod", torch.float64, (2000, 33), 0),
 ]
@@ -197,7 +197,7 @@ MORE_FORMS = [
     (kind, dtype, shape, dim)
     for kind in ("sum", "prod", "amax", "amin", "any", "argmax")
     for dtype in (torch.float16, torch.int64)
-    for shape, dim in (((10, 600), 1), ((10, 2500), 1), ((100, 70), 0))
+    for shape, dim in (((10, 600), 1), ((10, 2500), 1), ((10, 5000), 1), ((100, 70), 0))
 ]
 
 
@@ -230,7 +230,7 @@ def test_rectangles_checks_and_wide_subscripts_compile(capability, monkeypatch):
     assert "__assertfail" in aot_compile(checked, capability)["ptx"]
 
     monkeypatch.setattr(tiling, "INT32_MAX", 1000)
-    (wide,) = kernels_of(example_1_1(30, 3000))
+    (wide,) = kernels_of(example_1_1(30, 5000))
     assert ".to(tl.int64)" in wide.source and aot_compile(wide, capability)["cubin"]
 
 

@@ -7,6 +7,7 @@ import torch
 
 pytest.importorskip("triton")
 
+from staxlab.codegen.triton import tiling
 from staxlab.loops.expressions import ZERO
 from tests.codegen.triton_support import (
     example_1_1,
@@ -112,7 +113,7 @@ def test_strided_and_broadcast_inputs_and_a_permuted_output():
 
 
 @pytest.mark.parametrize("kind", ["sum", "prod", "amax", "amin", "argmax", "argmin"])
-@pytest.mark.parametrize(("rows", "columns"), [(6, 32), (5, 33), (3, 1030), (2, 2500)])
+@pytest.mark.parametrize(("rows", "columns"), [(6, 32), (5, 33), (3, 1030), (2, 2500), (2, 5200)])
 def test_reductions_along_rows(kind, rows, columns):
     x = torch.randn(rows, columns)
     x[1, 7] = x[1, columns - 1] = float("nan")
@@ -155,7 +156,7 @@ WHOLE = [
 
 
 @pytest.mark.parametrize(("kind", "dtype"), WHOLE)
-@pytest.mark.parametrize("columns", [13, 1100])
+@pytest.mark.parametrize("columns", [13, 1100, 4200])
 def test_integer_and_bool_reductions(dtype, kind, columns):
     if dtype == torch.bool:
         x = torch.rand(4, columns) > torch.tensor([[0.5], [0.0], [1.0], [0.99]])
@@ -198,10 +199,10 @@ def test_half_precision_is_computed_in_float32_and_rounded_once(dtype):
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_half_precision_reductions_accumulate_in_float32(dtype):
-    x = torch.randn(4, 1500).to(dtype)
+    x = torch.randn(4, 4500).to(dtype)
     p = program(
         {"x": x}, (4,), lambda ops, i, r: read(ops, {"x": x}, "x", (i[0], r[0])), dtype,
-        kind="sum", reduction_ranges=(1500,), accumulate=torch.float32,
+        kind="sum", reduction_ranges=(4500,), accumulate=torch.float32,
     )  # fmt: skip
     torch.testing.assert_close(interpret_program(p, {"x": x}), x.float().sum(1).to(dtype))
 
@@ -217,19 +218,48 @@ def test_reduction_over_several_loops_that_do_not_merge():
 
 
 def test_a_value_that_does_not_depend_on_the_reduction_is_computed_before_its_loop():
-    x, scale = torch.randn(3, 2048), torch.randn(3)
+    x, scale = torch.randn(3, 8192), torch.randn(3)
     tensors = {"x": x, "scale": scale}
 
     def compute(ops, i, r):
         factor = ops.exp(ops.load("scale", i[0]))
         return ops.mul(read(ops, tensors, "x", (i[0], r[0])), factor)
 
-    p = program(tensors, (3,), compute, torch.float32, kind="sum", reduction_ranges=(2048,), accumulate=torch.float32)
+    p = program(tensors, (3,), compute, torch.float32, kind="sum", reduction_ranges=(8192,), accumulate=torch.float32)
     (kernel,) = kernels_of(p)
     lines = kernel.source.splitlines()
     loop = next(k for k, line in enumerate(lines) if "for r0_offset" in line)
     assert next(k for k, line in enumerate(lines) if "libdevice.exp(" in line) < loop
     torch.testing.assert_close(interpret_program(p, tensors), (x * scale.exp()[:, None]).sum(1), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("kind", ["sum", "prod", "amax", "amin", "argmax", "argmin"])
+@pytest.mark.parametrize("shape", [(3, 1025), (2, 2048), (1, 4096), (5, 100), (12, 120)])
+def test_a_row_held_whole_gives_the_values_of_the_loop_of_one_step(kind, shape):
+    """Bit for bit the values of the kernel that walks the same block in a loop which runs once."""
+    along = int(shape[1] > 1000)  # lanes along rows, or few rows with lanes across them
+    x = torch.randn(shape if along else shape[::-1])
+    x[1 % len(x), 3] = float("nan")
+    rows, length = shape
+
+    def compute(ops, i, r):
+        return read(ops, {"x": x}, "x", (i[0], r[0]) if along else (r[0], i[0]))
+
+    position = kind in ("argmax", "argmin")
+    p = program(
+        {"x": x}, (rows,), compute, torch.int64 if position else torch.float32, kind=kind, reduction_ranges=(length,),
+        accumulate=torch.float32,
+    )  # fmt: skip
+    (kernel,) = kernels_of(p)
+    assert kernel.launch["form"] == "persistent" and "for r0_offset" not in kernel.source
+    whole = interpret_program(p, {"x": x})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tiling, "longest_step", lambda rows, inner: 0)  # by the rule alone
+        (looped,) = kernels_of(p)
+        assert "for r0_offset" in looped.source
+        assert looped.launch["constants"]["R0_BLOCK"] >= length
+        once = interpret_program(p, {"x": x})
+    assert torch.equal(whole.view(torch.int32), once.view(torch.int32))
 
 
 def test_interpretation_leaves_triton_as_it_was():
@@ -241,5 +271,5 @@ def test_interpretation_leaves_triton_as_it_was():
         return [{k: id(v) for k, v in vars(owner).items()} for owner in owners]
 
     before = state()
-    interpret_program(example_1_1(4, 1500), {"x": torch.randn(4, 1500), "w": torch.randn(4, 1500)})
+    interpret_program(example_1_1(2, 4500), {"x": torch.randn(2, 4500), "w": torch.randn(2, 4500)})
     assert state() == before

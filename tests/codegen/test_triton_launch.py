@@ -9,6 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from staxlab.codegen.triton.generate import triton_kernel
 from staxlab.codegen.triton.launch import bytes_in_flight_wanted, choose_launch
 from staxlab.codegen.triton.tiling import choose_form
 from staxlab.loops.ir import ComputedBuffer, InputBuffer, Layout, LoopProgram, OutputReference, Pointwise, Reduction
@@ -43,19 +44,64 @@ def test_rectangles_cover_every_point(rows, columns):
         assert y <= 65535
 
 
-@pytest.mark.parametrize(
-    ("rows", "columns", "along", "kind"),
-    [(64, 1024, 1, "persistent"), (64, 1025, 1, "looped"), (64, 64, 0, "persistent"), (65, 64, 0, "looped")],
-)
-def test_the_persistent_limit_depends_on_the_direction(rows, columns, along, kind):
+def summed(rows, columns, along):
+    """A matrix summed along its rows (``along`` 1) or down its columns."""
     x = torch.empty(rows, columns)
 
     def compute(ops, i, r):
         return read(ops, {"x": x}, "x", (i[0], r[0]) if along else (r[0], i[0]))
 
-    p = program({"x": x}, (x.shape[1 - along],), compute, torch.float32, kind="sum", reduction_ranges=(x.shape[along],))
-    form, _ = configuration(p)
+    kept, reduced = (x.shape[1 - along],), (x.shape[along],)
+    return program({"x": x}, kept, compute, torch.float32, kind="sum", reduction_ranges=reduced)
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns", "along", "kind"),
+    [
+        (64, 1024, 1, "persistent"), (64, 2048, 1, "persistent"), (64, 4096, 1, "persistent"), (64, 4097, 1, "looped"),
+        (64, 64, 0, "persistent"), (65, 64, 0, "looped"), (256, 5, 0, "persistent"), (300, 5, 0, "looped"),
+    ],
+)  # fmt: skip
+def test_the_persistent_limit_depends_on_the_direction(rows, columns, along, kind):
+    form, _ = configuration(summed(rows, columns, along))
     assert form.kind == kind and form.inner == bool(along)
+
+
+@given(st.integers(1, 200_000), st.integers(1, 9000), st.booleans())
+def test_a_loop_runs_more_than_once_and_the_decision_says_what_the_block_does(rows, columns, along):
+    form, launch = configuration(summed(rows, columns, int(along)))
+    (decision,) = [d for d in form.decisions if d.topic == "persistent-reduction"]
+    length, block = (columns if along else rows), launch.blocks["R0_BLOCK"]
+    facts = dict(decision.inputs)
+    assert decision.choice == form.kind
+    if form.kind == "looped":
+        assert length > block
+        assert block <= facts["longest step"] < length
+        assert f"at most {facts['longest step']}" in decision.reason
+    else:
+        assert length <= block
+        assert length <= max(facts["limit of the rule"], facts["longest step"])
+        assert ("within" in decision.reason) == (length <= facts["limit of the rule"])
+    assert "does not fit into the registers" not in decision.reason
+
+
+@pytest.mark.parametrize(("step", "kind"), [(1024, "looped"), (2048, "persistent"), (4096, "persistent")])
+def test_a_block_given_by_hand_never_leaves_out_part_of_a_row(step, kind):
+    scheduled = schedule(example_1_1(64, 2048), SM90, Options())
+    configured = ({"XBLOCK": 1, "R0_BLOCK": step}, 4, 1)
+    kernel = triton_kernel(scheduled, scheduled.nodes[0], "_0", SM90, configured)
+    assert kernel.launch["form"] == kind
+    assert ("tl.range(0, r0_numel, R0_BLOCK)" in kernel.source) == (kind == "looped")
+
+
+def test_the_index_width_tells_subscripts_from_the_room_for_lanes():
+    form, _ = configuration(summed(8, 8, 1))
+    (decision,) = [d for d in form.decisions if d.topic == "index-width"]
+    facts = dict(decision.inputs)
+    assert facts["largest subscript"] == 63
+    assert facts["points along a dimension"] == 8
+    assert "subscripts reach 63" in decision.reason and str(facts["room for lanes"]) in decision.reason
+    assert "hangs over the edge" in decision.reason
 
 
 def test_every_kernel_says_why():

@@ -134,17 +134,20 @@ def test_nested_masks_and_a_load_that_does_not_vary_with_the_mask():
     assert torch.equal(interpret_program(p, {"x": x, "y": y}), expected_value)
 
 
-def test_masked_reduction():
-    x = torch.randn(4, 1100)
+@pytest.mark.parametrize("length", [1100, 4400])
+def test_masked_reduction(length):
+    x = torch.randn(4, length)
 
     def compute(ops, i, r):
         below = ops.lt(ops.index_value(r[0], torch.int64), ops.index_value(300 * i[0] + 5, torch.int64))
-        return ops.masked(below, lambda o: o.load("x", 1100 * i[0] + r[0]), 0.0)
+        return ops.masked(below, lambda o: o.load("x", length * i[0] + r[0]), 0.0)
 
-    p = program({"x": x}, (4,), compute, torch.float32, kind="sum", reduction_ranges=(1100,), accumulate=torch.float32)
+    p = program(
+        {"x": x}, (4,), compute, torch.float32, kind="sum", reduction_ranges=(length,), accumulate=torch.float32
+    )
     limit = 300 * torch.arange(4)[:, None] + 5
     torch.testing.assert_close(
-        interpret_program(p, {"x": x}), torch.where(torch.arange(1100) < limit, x, 0.0).sum(1), rtol=1e-5, atol=1e-5
+        interpret_program(p, {"x": x}), torch.where(torch.arange(length) < limit, x, 0.0).sum(1), rtol=1e-5, atol=1e-5
     )
 
 
@@ -185,16 +188,17 @@ def test_large_tensors_get_64_bit_subscripts():
     assert "tl.program_id(0).to(tl.int64)" in kernels_of(p)[0].source
 
 
-def test_64_bit_subscripts_compute_the_same(monkeypatch):
+@pytest.mark.parametrize("length", [1500, 4500])
+def test_64_bit_subscripts_compute_the_same(monkeypatch, length):
     from staxlab.codegen.triton import tiling
 
-    x = torch.randn(3, 1500)
+    x = torch.randn(3, length)
     monkeypatch.setattr(tiling, "INT32_MAX", 100)
 
     def compute(ops, i, r):
-        return ops.load("x", 1500 * i[0] + r[0])
+        return ops.load("x", length * i[0] + r[0])
 
     for kind, dtype in (("sum", torch.float32), ("argmax", torch.int64)):
-        p = program({"x": x}, (3,), compute, dtype, kind=kind, reduction_ranges=(1500,), accumulate=torch.float32)
+        p = program({"x": x}, (3,), compute, dtype, kind=kind, reduction_ranges=(length,), accumulate=torch.float32)
         assert "to(tl.int64)" in kernels_of(p)[0].source
         torch.testing.assert_close(interpret_program(p, {"x": x}), getattr(x, kind)(1), rtol=1e-5, atol=1e-5)

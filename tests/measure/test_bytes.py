@@ -272,9 +272,7 @@ def test_a_symbol_stands_for_a_tensor_of_exactly_that_size():
 
 def test_sizes_that_agree_by_coincidence_get_no_symbol():
     """512 elements in, 70 out and a weight of 70 * 512: 512 is no multiple of a symbol, the bias is as large as n."""
-    graph = operator_graph(
-        torch.nn.functional.linear, torch.randn(1, 512), torch.randn(70, 512), torch.randn(70)
-    )
+    graph = operator_graph(torch.nn.functional.linear, torch.randn(1, 512), torch.randn(70, 512), torch.randn(70))
     model = traffic_model(graph)
     assert model.eager.symbols == {"N": 70 * 512, "n": 70}
     assert in_units(model.eager.parts, model.eager.symbols) == "N + 2n + 512"

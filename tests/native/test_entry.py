@@ -212,25 +212,36 @@ def test_the_ambient_state_is_looked_at(name):
 def test_shortcuts_answer_as_the_functions_they_stand_for():
     from staxlab.native import _READERS, _extension
 
-    def agree():
-        quick = _extension.ambient_shortcuts()
-        for (read, _, _, _), answer in zip(_READERS, quick, strict=True):
-            if answer is not None:
-                assert int(read()) == answer, read
-        return sum(answer is not None for answer in quick)
+    def agree(*changed):
+        for k, answer in enumerate(_extension.ambient_shortcuts()):
+            if answer is None:  # this PyTorch does not export it: Python is asked, which is only slower
+                continue
+            if k == 2:  # the default dtype, by PyTorch's number
+                assert (answer == usual[k]) == (torch.get_default_dtype() is torch.float32)
+            else:
+                assert bool(answer) == bool(_READERS[k][0]()), _READERS[k][0]
+            assert (answer != usual[k]) == (k in changed), (k, changed)
 
-    # Modern libraries export all five; where one is missing its Python function is asked, which is only slower.
-    assert agree() <= 5
+    usual = _extension.ambient_shortcuts()
+    agree()
     with torch.no_grad():
-        agree()
+        agree(0)
     with torch.inference_mode():
-        agree()
+        agree(0, 1)
+    with AMBIENT["double"]():
+        agree(2)
+    with AMBIENT["deterministic"]():
+        agree(3)
     with torch.autocast("cpu"):
-        agree()
+        agree(4)
     with torch.overrides.TorchFunctionMode():
-        agree()
+        agree(5)
     with torch.utils._python_dispatch.TorchDispatchMode():
-        agree()
+        agree(6)
+    torch.func.vmap(lambda x: (agree(7), x)[1])(torch.ones(2))
+    torch.func.grad(lambda x: (agree(7), x)[1])(torch.tensor(1.0))
+    torch.jit.trace(lambda x: (agree(8), x + 1)[1], (torch.ones(2),), check_trace=False)
+    agree()
 
 
 def test_what_wants_to_see_every_operation_sees_it():

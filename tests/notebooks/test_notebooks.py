@@ -20,7 +20,12 @@ SECTIONS = [stem for stem in BY_STEM if not stem.startswith("00_")]
 # How many live records a notebook shows at least, and of which types.
 LIVE = {
     "00_tour": (14, {"Compilation", "Key", "Capture", "LoopProgram", "Schedule", "KernelSet", "Roofline"}),
-    "01_introduction": (13, {"Traffic", "LowerBound", "TrafficModel", "Roofline", "Comparison", "KernelSet"}),
+    "01_introduction": (
+        15,
+        {"Traffic", "LowerBound", "TrafficModel", "Roofline", "Comparison", "KernelSet", "BreakEven"},
+    ),
+    "02_specialization": (8, {"Capture", "Key", "LoopProgram", "DispatchReport", "Comparison"}),
+    "03_capture": (7, {"Capture", "GraphModule", "DispatchReport"}),
 }
 
 

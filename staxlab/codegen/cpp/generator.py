@@ -185,7 +185,7 @@ def _launch(node: ScheduleNode, scope: Scope, loop_plan: LoopPlan | None, empty:
         "accumulators": loop_plan.accumulators,
         "checks": tuple(scope.checks),
         "imports": tuple(scope.imports),
-        "work": next((dict(d.inputs)["work"] for d in loop_plan.decisions if d.topic == "parallel-depth"), 0),
+        "work": loop_plan.work,
     }
     if node.kind == "reduction" and not empty:
         launch["accumulation"] = accumulation(node, loop_plan)

@@ -61,7 +61,7 @@ class LoopPlan:
     ``strips`` keeps the running results of an "outer" reduction in the first-level cache instead of registers.
     ``tile`` is the other index of a two-dimensional tile (it is not among ``outer`` then).
     ``prefetch`` is how many bytes ahead of each consecutive read its cache line is asked for (0: not at all);
-    ``streamed`` makes stores bypass the caches.
+    ``streamed`` makes stores bypass the caches. ``work`` estimates the whole node in vector operations.
     """
 
     form: str
@@ -79,6 +79,7 @@ class LoopPlan:
     tile: Symbol | None = None
     prefetch: int = 0
     streamed: bool = False
+    work: int = 0
     decisions: tuple[Decision, ...] = ()
 
     @property
@@ -186,24 +187,33 @@ def plan(node: ScheduleNode, device: DeviceSpec, options: Options, bytes_read: i
     pieces = -(-extent(innermost) // (lanes * accumulators)) if innermost else 1
     parallel, along, decision = _choose_parallel(node, outer, form, chunks, pieces, work, device)
     decisions.append(decision)
-    prefetch, decision = _choose_prefetch(node, vector, bytes_read)
+    prefetch, decision = _choose_prefetch(node, vector, tile, bytes_read)
     decisions.append(decision)
     streamed, decision = _choose_stores(node)
     decisions.append(decision)
     return LoopPlan(
         form, tuple(outer), tuple(inner), vector, innermost, lanes, parallel, along, accumulators, chunks, chunk,
-        strips, tile, 0 if tile else prefetch, streamed, decisions=tuple(decisions),
+        strips, tile, prefetch, streamed, round(work), tuple(decisions),
     )  # fmt: skip
 
 
-def _choose_prefetch(node: ScheduleNode, vector: Symbol | None, bytes_read: int) -> tuple[int, Decision]:
+def _choose_prefetch(
+    node: ScheduleNode, vector: Symbol | None, tile: Symbol | None, bytes_read: int
+) -> tuple[int, Decision]:
     """The processor fetches ahead by itself, but stops at page borders and has few requests under way per stream;
     asking a page ahead raises the read bandwidth of long streams. In cache it would only cost instructions."""
     inputs = (("bytes read", bytes_read), ("threshold", PREFETCH_FROM))
-    if vector is None or bytes_read < PREFETCH_FROM:
-        return 0, Decision("prefetch", node.name, 0, "what is read fits the cache", inputs=inputs)
+    candidates = (0, PREFETCH_BYTES)
+    if vector is None:
+        reason = "elements are read one at a time, which memory keeps up with"
+        return 0, Decision("prefetch", node.name, 0, reason, candidates, inputs)
+    if bytes_read < PREFETCH_FROM:
+        return 0, Decision("prefetch", node.name, 0, "what is read fits the cache", candidates, inputs)
+    if tile is not None:
+        reason = "tiles are read across rows, not as long streams"
+        return 0, Decision("prefetch", node.name, 0, reason, candidates, inputs)
     reason = "long streams from memory: cache lines are asked for one page ahead"
-    return PREFETCH_BYTES, Decision("prefetch", node.name, PREFETCH_BYTES, reason, (0, PREFETCH_BYTES), inputs)
+    return PREFETCH_BYTES, Decision("prefetch", node.name, PREFETCH_BYTES, reason, candidates, inputs)
 
 
 def _choose_stores(node: ScheduleNode) -> tuple[bool, Decision]:
@@ -269,12 +279,13 @@ def _choose_vector(
         found[symbol.name] = (symbol, lanes)
     best = min(costs, key=lambda name: costs[name])
     inputs = tuple((f"cost of {name}", round(cost, 3)) for name, cost in costs.items())
+    alternatives = tuple(None if name == "none" else name for name in costs)
     if best == "none":
         reason = "no loop is long enough, or regular enough, for vectors to pay"
-        return None, 1, Decision("vector-loop", node.name, None, reason, tuple(costs), inputs)
+        return None, 1, Decision("vector-loop", node.name, None, reason, alternatives, inputs)
     symbol, lanes = found[best]
     reason = f"least estimated cost per element, {lanes} lanes at a time"
-    return symbol, lanes, Decision("vector-loop", node.name, best, reason, tuple(costs), inputs)
+    return symbol, lanes, Decision("vector-loop", node.name, best, reason, alternatives, inputs)
 
 
 def _work(
@@ -302,18 +313,20 @@ def _choose_accumulators(
     node: ScheduleNode, innermost: Symbol | None, lanes: int, options: Options
 ) -> tuple[int, Decision]:
     if innermost is None:
-        return 1, Decision("accumulators", node.name, 1, "a single element is reduced")
+        return 1, Decision("accumulators", node.name, 1, "a single element is reduced", (1,))
     vectors = extent(innermost) // lanes
     wanted = options.accumulators or DEFAULT_ACCUMULATORS
     chosen = max(min(wanted, vectors), 1)
-    reason = (
-        "an addition waits for the one before it in the same accumulator; several hide that latency"
-        if chosen > 1
-        else "the row is too short for more than one"
-    )
-    return chosen, Decision(
-        "accumulators", node.name, chosen, reason, (1, 2, 4, 8), (("vectors per row", vectors), ("lanes", lanes))
-    )
+    if chosen < wanted:
+        reason = f"a row holds {vectors} whole vector{'' if vectors == 1 else 's'}, too short for {wanted} accumulators"
+    elif options.accumulators:
+        reason = "as many as the option accumulators asks for"
+    elif chosen > 1:
+        reason = "an addition waits for the one before it in the same accumulator; several hide that latency"
+    else:
+        reason = "one accumulator is the default"
+    inputs = (("vectors per row", vectors), ("lanes", lanes), ("accumulators wanted", wanted))
+    return chosen, Decision("accumulators", node.name, chosen, reason, tuple(range(1, wanted + 1)), inputs)
 
 
 def _choose_chunks(
@@ -373,12 +386,21 @@ def _choose_strips(
     """Where the running results of neighbouring outputs are kept while rows go by."""
     vectors = max(extent(innermost) // lanes, 1)
     accumulators = min(options.accumulators or DEFAULT_ACCUMULATORS, vectors)
-    inputs = (("extent", extent(innermost)), ("lanes", lanes), ("bytes read", bytes_read))
-    if bytes_read >= STRIPS_FROM and vectors > accumulators:
+    inputs = (
+        ("extent", extent(innermost)), ("lanes", lanes), ("bytes read", bytes_read), ("threshold", STRIPS_FROM),
+        ("vectors in registers", accumulators),
+    )  # fmt: skip
+    strips = bytes_read >= STRIPS_FROM and vectors > accumulators
+    if strips:
         reason = "a large matrix: rows are read a page at a time into running results in the first-level cache"
-        return accumulators, True, Decision("column-strips", node.name, True, reason, (False, True), inputs)
-    reason = "neighbouring vectors of outputs are reduced together in registers"
-    return accumulators, False, Decision("column-strips", node.name, False, reason, (False, True), inputs)
+    elif vectors <= accumulators:
+        reason = f"a row of results is {vectors} vector{'' if vectors == 1 else 's'}: all stay in registers meanwhile"
+    else:
+        reason = (
+            f"a small matrix, cached whole: it may be gone through once for every {accumulators} vectors of results, "
+            "which then stay in registers"
+        )
+    return accumulators, strips, Decision("column-strips", node.name, strips, reason, (False, True), inputs)
 
 
 def _choose_row_pieces(node: ScheduleNode, first: Symbol, innermost: Symbol, lanes: int) -> tuple[int, int, Decision]:
@@ -405,7 +427,9 @@ def _choose_parallel(
     """Algorithm 8.1: take loops from the outside in until there are at least 2P iterations to share; none at all when
     the work per thread would fall below the grain. ``pieces`` is how often the innermost loop can be cut."""
     threads = max(device.threads, 1)
-    inputs = (("threads", threads), ("work", round(work)), ("grain", GRAIN))
+    inputs = (
+        ("threads", threads), ("estimated vector operations", round(work)), ("fewest per thread", round(GRAIN)),
+    )  # fmt: skip
     if work < 2 * GRAIN:
         reason = "the whole kernel is shorter than starting threads would take"
         return 0, False, Decision("parallel-depth", node.name, 0, reason, inputs=inputs)

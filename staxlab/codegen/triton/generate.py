@@ -44,7 +44,7 @@ def triton_kernel(
 
     ``configuration`` overrides the rules: block sizes by name, warps, pipeline stages (for a search or an experiment).
     """
-    form = choose_form(schedule, node)
+    form = choose_form(schedule, node, configuration[0].get("R0_BLOCK") if configuration else None)
     element_bytes = sum(schedule.layouts[b].dtype.itemsize for b in {a.buffer for a in node.reads}) or 4
     if configuration is None:
         launch = choose_launch(form, node.name, element_bytes, device)

@@ -208,7 +208,8 @@ class KernelWriter:
                 self._program_index(head, dim, used)
         if self.form.kind == "persistent":
             dim = self.space.dim("r0_")
-            head.emit(f"r0_index = tl.arange(0, R0_BLOCK){dim.slicing}  # all elements of a row at once", origins)
+            lanes = f"tl.arange(0, R0_BLOCK){dim.slicing}" + (".to(tl.int64)" if self.form.wide else "")
+            head.emit(f"r0_index = {lanes}  # all elements of a row at once", origins)
             self._mask(head, dim)
             self._loop_variables(head, dim, used)
         elif self.looped:

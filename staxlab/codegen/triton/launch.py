@@ -20,7 +20,7 @@ from typing import Any
 
 from ...options import Decision, DeviceSpec
 from .space import BlockDim
-from .tiling import Form, next_power_of_two
+from .tiling import LANES_ACROSS, PERSISTENT_INNER, PERSISTENT_OUTER, STEP_INNER, STEP_OUTER, Form, next_power_of_two
 
 LATENCY = 600e-9  # seconds from a load to its data, the chapter's estimate
 GRID_LIMIT = 65535  # largest second grid dimension
@@ -54,10 +54,12 @@ def choose_launch(form: Form, name: str, element_bytes: int, device: DeviceSpec)
         blocks, warps = _one_dimension(form.space.dims[0].numel, wanted)
     elif form.kind == "pointwise":
         blocks, warps = _rectangle(form.space.dim("y").numel, form.space.dim("x").numel, wanted)
-    elif form.kind == "persistent":
-        blocks, warps = _persistent(form.space.dim("x").numel, form.space.dim("r0_").numel, form.inner, wanted)
     else:
-        blocks, warps = _looped(form.space.dim("x").numel, form.space.dim("r0_").numel, form.inner, wanted)
+        rows, length, inner = form.space.dim("x").numel, form.space.dim("r0_").numel, form.inner
+        short = length <= (PERSISTENT_INNER if inner else PERSISTENT_OUTER)
+        # A longer row that is persistent all the same is a loop of one step without the loop.
+        rule = _persistent if form.kind == "persistent" and short else _looped
+        blocks, warps = rule(rows, length, inner, wanted)
     return configured(form, name, element_bytes, device, blocks, warps)
 
 
@@ -126,12 +128,12 @@ def _persistent(xnumel: int, length: int, inner: bool, wanted: int) -> tuple[dic
 
 def _looped(xnumel: int, length: int, inner: bool, wanted: int) -> tuple[dict[str, int], int]:
     if inner:
-        # 4096 elements per step, of one long row or of two shorter ones.
-        step = min(4096, next_power_of_two(length))
-        rows = _shrink(4096 // step, xnumel, wanted, 1)
+        # So many elements per step, of one long row or of two shorter ones.
+        step = min(STEP_INNER, next_power_of_two(length))
+        rows = _shrink(STEP_INNER // step, xnumel, wanted, 1)
         return {"XBLOCK": rows, "R0_BLOCK": step}, _warps(rows * step, 16)
-    rows = _shrink(64, xnumel, wanted, 32)
-    step = min(2048 // rows, next_power_of_two(length))
+    rows = _shrink(64, xnumel, wanted, LANES_ACROSS)
+    step = min(STEP_OUTER // rows, next_power_of_two(length))
     return {"XBLOCK": rows, "R0_BLOCK": step}, _warps(rows * step)
 
 

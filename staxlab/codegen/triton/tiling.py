@@ -20,8 +20,11 @@ from ...options import Decision
 from ...schedule.records import Schedule, ScheduleNode
 from .space import INT32_MAX, BlockSpace, coefficient_along, group, largest_magnitude
 
-PERSISTENT_INNER = 1024  # longest row kept in registers when lanes run along it
-PERSISTENT_OUTER = 64  # and when lanes run across rows
+PERSISTENT_INNER = 1024  # up to this length a row is one block whatever else the kernel does; lanes run along it
+PERSISTENT_OUTER = 64  # the same when lanes run across rows
+STEP_INNER, STEP_OUTER = 4096, 2048  # elements that a looped reduction takes in one step, rows times R0_BLOCK
+LANES_ACROSS = 32  # rows a block has at least when lanes run across them, if there are so many
+LANE_ROOM = 1 << 16  # lanes that a last block may hang over the edge
 SMALLEST_TILED_EXTENT = 4  # a rectangle thinner than this coalesces nothing
 
 
@@ -64,13 +67,19 @@ def coalesced_bytes(schedule: Schedule, node: ScheduleNode, loops: tuple[Symbol,
     return total
 
 
-def choose_form(schedule: Schedule, node: ScheduleNode) -> Form:
-    """The form of a node's kernel with the decisions that led to it."""
+def longest_step(rows: int, inner: bool) -> int:
+    """The longest piece of a row that a looped reduction over ``rows`` rows takes in one step: its largest R0_BLOCK."""
+    return STEP_INNER if inner else STEP_OUTER // min(LANES_ACROSS, next_power_of_two(max(rows, 1)))
+
+
+def choose_form(schedule: Schedule, node: ScheduleNode, step: int | None = None) -> Form:
+    """The form of a node's kernel with the decisions that led to it. ``step`` is the R0_BLOCK, where it is given by
+    hand: then a reduction is persistent exactly if that holds a row."""
     if node.kind == "pointwise" or node.reduction_numel == 0:
         space, decision = _pointwise_space(schedule, node)
         kind, inner, decisions = "pointwise", True, [decision]
     else:
-        space, kind, inner, decisions = _reduction_space(schedule, node)
+        space, kind, inner, decisions = _reduction_space(schedule, node, step)
     wide, width = _index_width(node, space)
     return Form(kind, space, inner, wide, (*decisions, width))
 
@@ -110,28 +119,46 @@ def _pointwise_space(schedule: Schedule, node: ScheduleNode) -> tuple[BlockSpace
     return BlockSpace(dims), decision
 
 
-def _reduction_space(schedule: Schedule, node: ScheduleNode) -> tuple[BlockSpace, str, bool, list[Decision]]:
+def _reduction_space(
+    schedule: Schedule, node: ScheduleNode, step: int | None
+) -> tuple[BlockSpace, str, bool, list[Decision]]:
     extents = _extents(node)
     rows, columns = node.body.indices, node.body.reduction_indices
     along = _read_bytes(schedule, node, columns[-1]) if columns else 0
     across = _read_bytes(schedule, node, rows[-1]) if rows else 0
     inner = along >= across
-    length = node.reduction_numel
-    limit = PERSISTENT_INNER if inner else PERSISTENT_OUTER
-    kind = "persistent" if length <= limit else "looped"
     space = BlockSpace((group("x", rows, extents, 0, 2), group("r0_", columns, extents, 1, 2)))
     along_rows, across_rows = "lanes run along the reduction", "neighbouring results, not terms, are adjacent in memory"
     direction = Decision(
         "reduction-direction", node.name, "inner" if inner else "outer", along_rows if inner else across_rows,
         ("inner", "outer"), (("bytes contiguous along the reduction", along), ("across it", across)),
     )  # fmt: skip
-    fits = "fits into" if kind == "persistent" else "does not fit into"
-    form = Decision(
-        "persistent-reduction", node.name, kind,
-        f"a row of {length} elements {fits} the registers of one program instance (limit {limit})",
-        ("persistent", "looped"), (("reduction length", length), ("limit", limit)),
-    )  # fmt: skip
-    return space, kind, inner, [direction, form]
+    form = _persistent_or_looped(node, inner, step)
+    return space, form.choice, inner, [direction, form]
+
+
+def _persistent_or_looped(node: ScheduleNode, inner: bool, step: int | None) -> Decision:
+    """Whether a block holds a row whole. By the rule of Section 9.4 up to a length that leaves registers for whatever
+    else a kernel does with the row; beyond it too where the first step of a loop would be its last."""
+    length = node.reduction_numel
+    limit = PERSISTENT_INNER if inner else PERSISTENT_OUTER
+    longest = longest_step(node.numel, inner) if step is None else step
+    how = "along" if inner else "across"
+    kind = "persistent" if length <= (max(limit, longest) if step is None else step) else "looped"
+    if step is not None:
+        held = "holds" if kind == "persistent" else "is a piece of"
+        reason = f"R0_BLOCK={step} was given, which {held} a row of {length}"
+    elif length <= limit:
+        reason = f"a row of {length} is within the {limit} elements held whole by rule when lanes run {how} it"
+    elif kind == "persistent":
+        reason = (
+            f"a row of {length} is longer than the rule's {limit} elements for lanes that run {how} it, but a step of "
+            f"a loop takes up to {longest} here: the loop would run once, so the row is held whole without it"
+        )
+    else:
+        reason = f"a row of {length} does not fit into one step of at most {longest} elements: the row is walked along"
+    inputs = (("reduction length", length), ("limit of the rule", limit), ("longest step", longest))
+    return Decision("persistent-reduction", node.name, kind, reason, ("persistent", "looped"), inputs)
 
 
 def _read_bytes(schedule: Schedule, node: ScheduleNode, loop: Symbol) -> int:
@@ -140,14 +167,17 @@ def _read_bytes(schedule: Schedule, node: ScheduleNode, loop: Symbol) -> int:
 
 def _index_width(node: ScheduleNode, space: BlockSpace) -> tuple[bool, Decision]:
     """32-bit subscripts where every one provably fits, with room for the lanes past the end of the last block."""
-    room = 1 << 16
-    largest = max((dim.numel + room for dim in space.dims), default=0)
+    points = max((dim.numel for dim in space.dims), default=0)
     expressions: list[Expr] = [access.index for access in accesses_of(node)]
     for statement in node.body.all_statements():
         expressions += [argument for argument in statement.args if isinstance(argument, Expr)]
-    for expression in expressions:
-        largest = max(largest, largest_magnitude(space.flatten(expression)))
-    wide = not largest <= INT32_MAX
+    largest = max((largest_magnitude(space.flatten(expression)) for expression in expressions), default=0)
+    bound = max(points + LANE_ROOM, largest)
+    wide = not bound <= INT32_MAX
     shown = "unbounded" if math.isinf(largest) else int(largest)
-    reason = f"the largest subscript is {shown}, " + ("beyond" if wide else "within") + " 32 bits"
-    return wide, Decision("index-width", node.name, 64 if wide else 32, reason, (32, 64), (("largest", shown),))
+    reason = (
+        f"subscripts reach {shown}, and indices {points} plus the lanes of a last block that hangs over the edge "
+        f"(room for {LANE_ROOM} is kept): {'beyond' if wide else 'within'} the {INT32_MAX} of 32 bits"
+    )
+    inputs = (("largest subscript", shown), ("points along a dimension", points), ("room for lanes", LANE_ROOM))
+    return wide, Decision("index-width", node.name, 64 if wide else 32, reason, (32, 64), inputs)

@@ -15,7 +15,7 @@ from ...transform.rewrite import TransformLog
 from ..answers import Callee, Malformed, as_number
 from ..dispatching import ForgetfulCache, result_of, same_result, slicing_early, value_text
 from ..feedback import Verdict, nearly, right, wrong
-from ..judges import call_failed, number_text, unexpected_result
+from ..judges import call_failed, direction, number_text, unexpected_result
 from ..variants import generator
 
 
@@ -173,7 +173,7 @@ def against_operations(callee: Callee, k: int, a: int, b: int) -> Verdict | None
     truth = operations_left(k, a, b)
     if value == truth:
         return None
-    facts = (("yours", number_text(value)), ("in the graph", truth), ("graph", transformed(k, a, b).final))
+    facts = (("yours", number_text(value)), ("in the graph", direction(value, truth)))
     if k == a + 1 and value > truth:
         return wrong("The factor k - a is 1 here, and x * 1 is removed.", *facts, mistake="times-one-missed")
     if k == b and value > truth:

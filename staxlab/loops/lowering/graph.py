@@ -139,7 +139,7 @@ class GraphLowering:
             except Exception as defect:  # a rule that fails is one operator's loss, not the region's
                 if os.environ.get("STAXLAB_LOWER_DEBUG"):
                     raise
-                reason = f"its lowering rule failed: {defect!r}"
+                reason = f"this case, where its rule failed: {defect!r}"
             del self.pending[mark[0] :], self.decisions[mark[1] :]
         return self._extern(node, args, kwargs, reason if rule is not None else None)
 
@@ -148,7 +148,7 @@ class GraphLowering:
         metas = _metas([node.val, *(n.val for n in node.inputs)])
         for meta in metas:
             if meta.dtype not in NATIVE_DTYPES:
-                return f"dtype {meta.dtype}"
+                return str(meta.dtype).removeprefix("torch.")
         # A 0-dim constant is a number in the code and lives nowhere.
         placed = _metas([node.val, *(n.val for n in node.inputs if not self._is_number(n))])
         if len({m.device for m in placed}) > 1:
@@ -249,10 +249,11 @@ class GraphLowering:
         """Let PyTorch run the operator: arguments in memory as eager has them, results with eager's layouts."""
         meant = node.target in LIBRARY or _is_random(node.target) or node in self.operators.write_backs
         reason = "library" if meant else "fallback"
+        short = node.target._schema.name.split("::")[-1]
+        cause = f"{short} has a lowering, but not for {declined}" if declined else f"{short} has no lowering"
         if reason == "fallback" and self.options.strict_native:
-            why = f" for this case ({declined})" if declined else ""
             raise LoweringError(
-                f"no native lowering of {node.target}{why}",
+                f"{node.target} cannot be compiled to a native kernel: {cause}",
                 where=node.location,
                 remedy="register one (staxlab.register_lowering), or leave strict_native off to run PyTorch's operator",
             )
@@ -263,7 +264,8 @@ class GraphLowering:
         leaves = [self._argument(leaf, next(metas)) for leaf in flatten((args, kwargs))]
         extern_args, extern_kwargs = rebuild((args, kwargs), leaves)
         target = _without_aliasing(node.target)
-        extern = Extern(target, extern_args, extern_kwargs, reason, node.origins, node.location)
+        cause = cause if reason == "fallback" else ""
+        extern = Extern(target, extern_args, extern_kwargs, reason, node.origins, node.location, cause)
         name = f"extern{self.calls}"
         self.calls += 1
         if isinstance(node.val, TensorMeta):
@@ -282,7 +284,7 @@ class GraphLowering:
             return value
         # No generated loop moves such elements, so PyTorch copies them into eager's layout.
         shape, dtype, device = list(meta.shape), meta.dtype, meta.device
-        details = (extern.reason, node.origins, node.location)
+        details = (extern.reason, node.origins, node.location, extern.cause)
         empty = torch.ops.aten.empty_strided.default
         room = Extern(empty, (shape, list(meta.stride)), {"dtype": dtype, "device": device}, *details)
         target = self._add_extern(room, f"{call}_room", None, meta, meta.stride)
