@@ -8,6 +8,7 @@ every call.
 
 from __future__ import annotations
 
+import types
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -22,7 +23,7 @@ from .graph import Graph, Node, TensorMeta
 from .isolation import RandomState
 from .module import GraphModule
 from .outside import PythonEffect
-from .shape_use import ShapeUse, pinned_inputs, shape_uses
+from .shape_use import ShapeUse, compares_identities, pinned_inputs, shape_uses
 
 
 @dataclass(frozen=True)
@@ -163,7 +164,9 @@ class Capture:
     @property
     def shape_uses(self) -> tuple[ShapeUse, ...]:
         """Where something about shapes became a constant of the graph (gamma_s in dynamic mode)."""
-        return tuple(shape_uses(self.graph, self.shape_reads, self.kind_reads))
+        codes = [value for value in self.environment.expected if isinstance(value, types.CodeType)]
+        identities_count = "id" in self.environment.names or any(map(compares_identities, codes))
+        return tuple(shape_uses(self.graph, self.shape_reads, self.kind_reads, identities_count))
 
     @property
     def pinned(self) -> tuple[int, ...]:

@@ -10,6 +10,7 @@ the placeholders in its backward slice. Numbers get in where
 * an operation returned one of its arguments as it was (``x.contiguous()``, ``torch.broadcast_tensors``), because sizes
   happened to be such. The graph then reads the argument, where at other sizes it would have to read the copy;
 * Python code read a rank or a dtype that depends on sizes, because ``squeeze`` stands before it;
+* the function compares objects by identity (``y is x``), and an operation may return its argument at other sizes;
 * an operation met a tensor without elements. Many return at once then, and what was observed of the call (does it
   write, does it draw random numbers?) need not hold elsewhere.
 
@@ -19,7 +20,10 @@ exact shape. Free tensors enter the key with theirs anyway.
 
 from __future__ import annotations
 
+import dis
+import functools
 import operator
+import types
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -46,6 +50,9 @@ _SAME_BY_KIND = frozenset({"to", "type", "type_as", "float", "double", "half", "
                            "feature_dropout", "feature_alpha_dropout", "dropout1d", "dropout2d",
                            "dropout3d"})  # fmt: skip
 
+# Operations that return their argument itself or a copy by sizes and strides.
+_SAME_BY_SIZE = frozenset({"contiguous", "sum_to_size", "broadcast_tensors", "to"})
+
 # Views that are new tensors even where nothing changes.
 _NEVER_SAME = frozenset({"squeeze", "view", "detach"})
 
@@ -61,11 +68,13 @@ class ShapeUse:
         return f"%{self.node.name}: {self.what}" + (f"   ({self.node.location})" if self.node.location else "")
 
 
-def shape_uses(graph: Graph, shape_reads: Iterable[Any], kind_reads: Iterable[Node]) -> Iterator[ShapeUse]:
+def shape_uses(
+    graph: Graph, shape_reads: Iterable[Any], kind_reads: Iterable[Node], identities_count: bool
+) -> Iterator[ShapeUse]:
     """Every place where something about shapes became a constant. O(V + E) for each kind read, O(V) else.
 
     ``shape_reads`` are the tracer's :class:`~staxlab.capture.record.ShapeRead`; ``kind_reads`` the nodes whose rank or
-    dtype was read.
+    dtype was read; ``identities_count`` says whether the function compares objects by identity.
     """
     for read in shape_reads:
         if not (read.attribute == "is_contiguous" and _has_elements(read.node) and read.node.op == "placeholder"):
@@ -85,8 +94,10 @@ def shape_uses(graph: Graph, shape_reads: Iterable[Any], kind_reads: Iterable[No
         if views and _may_be_its_argument(node):
             if name in _SAME_BY_KIND and not any(isinstance(a, torch.memory_format) for a in _options(node)):
                 kinds.append(node)
-            elif not (name == "contiguous" and len(_options(node)) == 0 and node.inputs[0].op == "placeholder"):
+            elif not _follows_from_strides(node, name):
                 yield ShapeUse(node, "returned its argument as it was")
+        elif identities_count and name in _SAME_BY_SIZE and not _follows_from_strides(node, name):
+            yield ShapeUse(node, "returned a tensor whose identity may be asked for")
     for node in dict.fromkeys(kinds):
         varying = next((n for n in backward_slice([node]) if _rank_varies(n)), None)
         if varying is not None:
@@ -97,6 +108,24 @@ def pinned_inputs(graph: Graph, uses: Iterable[ShapeUse]) -> frozenset[Node]:
     """The placeholders whose exact shapes decide those constants: the ones in the backward slices of their nodes,
     through all argument edges."""
     return frozenset(node for node in backward_slice(use.node for use in uses) if node.op == "placeholder")
+
+
+@functools.lru_cache(maxsize=4096)
+def compares_identities(code: types.CodeType) -> bool:
+    """Whether code, or a function written inside it, compares with ``is``, other than with a constant."""
+    if any(isinstance(constant, types.CodeType) and compares_identities(constant) for constant in code.co_consts):
+        return True
+    before = ""
+    for instruction in dis.get_instructions(code):
+        if instruction.opname == "IS_OP" and before != "LOAD_CONST":
+            return True
+        before = instruction.opname
+    return False
+
+
+def _follows_from_strides(node: Node, name: str) -> bool:
+    """``x.contiguous()`` of an input: whether it is a copy follows from the strides in the key."""
+    return name == "contiguous" and not _options(node) and node.inputs[0].op == "placeholder"
 
 
 def _called(node: Node) -> str:

@@ -231,6 +231,17 @@ def branch_on_caught_rank(x):
         return -x
 
 
+def branch_on_identity(x):
+    part = x[:, :3]
+    whole = part.contiguous()
+    return x + 1 if whole is part else x - 1
+
+
+def branch_on_id(x):
+    part = x[:, :3]
+    return x + 1 if id(part.contiguous()) == id(part) else x - 1
+
+
 def size_arithmetic(x):
     half = x.shape[:1].numel() // 2
     return x[:half]
@@ -274,6 +285,9 @@ PINNED = {
     "chunk": Sizes(lambda x: sum(part.sum() for part in x.chunk(3)), ROWS, 3),
     "split": Sizes(lambda x: sum(part.sum() for part in x.split(2)), ROWS, 3),
     "torch.split": Sizes(lambda x: sum(part.sum() for part in torch.split(x, 2)), ROWS, 3),
+    "identity": Sizes(branch_on_identity, ROWS, 3),
+    "id": Sizes(branch_on_id, ROWS, 3),
+    "identity, at first a copy": Sizes(branch_on_identity, ROWS[2:], 3),
     "built-in sum": Sizes(lambda x: sum(x), ROWS, 3),
     "zip": Sizes(lambda x: torch.stack([a - b for a, b in zip(x, x.flip(0), strict=True)]), ROWS, 3),
     "reversed": Sizes(lambda x: torch.stack(list(reversed(x))), ROWS, 3),
@@ -308,6 +322,7 @@ FREE = {
     "split into given sizes": Sizes(lambda x: x.split([1, 2], 1)[0], [(4, 3), (6, 3)], 1),
     "contiguity of an input": Sizes(lambda x: x + 1 if x.is_contiguous() else x, ROWS, 1),
     "an input made contiguous": Sizes(lambda x: x.contiguous().view(-1), ROWS, 1),
+    "identity with a constant": Sizes(lambda x: x.t().contiguous() if x is not None else x, ROWS, 1),
     "a copy made contiguous": Sizes(lambda x: x.t().contiguous().view(-1), ROWS, 1),
     "squeeze": Sizes(lambda x: x.sum(1, keepdim=True).squeeze(1), ROWS, 1),
     "casts that do nothing": Sizes(lambda x: F.dropout((x * 2).float().to(torch.float32), 0.5, False), ROWS, 1),
