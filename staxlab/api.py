@@ -34,7 +34,9 @@ def compile(
 
     backend        "stax" (kernels), or a prefix of the pipeline: "aot_eager", "eager" (Section 11.4)
     mode, options  presets and single settings, see :class:`staxlab.options.Options`
-    dynamic        specialize on ranks instead of shapes (Section 10)
+    dynamic        one version for all shapes of a rank (Section 2.2). Code that reads a shape, a length or strides
+                   still makes a version for each. Kernels with symbolic sizes are not there yet: such a version runs
+                   operator by operator, with a FallbackWarning
     strict_native  raise LoweringError where an operator would run through the fallback: one that no lowering rule
                    covers. Library calls are no fallback: matmul, convolution, sort, cumsum and their kind run as
                    PyTorch's own routines on purpose, and are accepted
@@ -47,8 +49,6 @@ def compile(
     resolved = Options.resolve(
         backend=backend, mode=mode, options=options, dynamic=dynamic, strict_native=strict_native
     )
-    if dynamic:
-        raise OptionError("dynamic=True is not available yet", remedy="each shape compiles its own version")
     if fn is None:
         return functools.partial(
             compile, backend=backend, mode=mode, options=options, dynamic=dynamic, strict_native=strict_native

@@ -230,7 +230,7 @@ class Options:
     """Everything that may change what is compiled. Hashable: it is part of every cache key.
 
     ``strict_native``   raise where an operator has no lowering (library calls, such as matmul and sort, are accepted)
-    ``dynamic``         specialize on ranks instead of shapes (Section 10)
+    ``dynamic``         specialize on ranks instead of shapes (Sections 2.2 and 10)
     ``backend``         "stax", or a prefix of the pipeline: "eager", "aot_eager"
     ``instruction_set`` override of the CPU vector instruction set ("avx512", "avx2", "neon", "scalar")
     ``accumulators``    vector accumulators per reduction on CPU (0: let the generator decide)

@@ -390,6 +390,7 @@ def _run_stage(compilation: Compilation, stage: Stage) -> None:
 
 
 REMEDIES = {
+    "symbolic": "compile without dynamic=True, which makes one kernel for each shape",
     "requires-grad": "where no gradient is needed, call it under torch.no_grad() or use .requires_grad_(False)",
     "opaque": "use operators that leave the decision in the data: torch.where, masks, staxlab.gate",
     "mutation": "rewrite the operation without mutation: x = x + 1 in the place of x.add_(1)",
@@ -404,6 +405,8 @@ def _obstacle(compilation: Compilation, stage: str) -> Fallback | None:
     """Why the region must run as a captured graph instead of as kernels, or None."""
     if BACKENDS[compilation.options.backend] in FRONT_END:
         return None
+    if compilation.options.dynamic:
+        return Fallback("kernels with symbolic sizes (Section 10.3) are not there yet", REMEDIES["symbolic"])
     if stage == "capture" and torch.is_grad_enabled() and any(t.requires_grad for t in compilation.sample):
         pairs = zip(compilation.graph.placeholders, compilation.sample, strict=False)
         names = ", ".join([node.name for node, tensor in pairs if tensor.requires_grad][:3])

@@ -13,10 +13,14 @@ METADATA_PROPERTIES = frozenset(
 )  # fmt: skip
 METADATA_CALLS = frozenset(
     {"size", "dim", "ndimension", "numel", "nelement", "stride", "is_contiguous", "element_size", "is_floating_point",
-     "is_complex", "is_signed", "get_device", "__len__", "is_same_size", "result_type", "can_cast", "is_conj", "is_neg",
+     "is_complex", "is_signed", "get_device", "__len__", "result_type", "can_cast", "is_conj", "is_neg",
      "is_tensor", "dim_order", "sym_size", "sym_numel", "sym_stride", "is_coalesced"}
 )  # fmt: skip
-SHAPE_ATTRIBUTES = frozenset({"shape", "size", "numel", "nelement", "__len__", "stride", "nbytes"})
+# Answers made of sizes and strides. All others follow from ranks and dtypes.
+SHAPE_ATTRIBUTES = frozenset(
+    {"shape", "size", "numel", "nelement", "__len__", "stride", "nbytes", "is_contiguous", "dim_order",
+     "sym_size", "sym_numel", "sym_stride"}
+)  # fmt: skip
 
 # Getters that yield a tensor: operations like any other.
 TENSOR_PROPERTIES = frozenset({"T", "mT", "H", "mH", "real", "imag", "data"})

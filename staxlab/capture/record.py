@@ -8,6 +8,7 @@ every call.
 
 from __future__ import annotations
 
+import types
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -22,6 +23,7 @@ from .graph import Graph, Node, TensorMeta
 from .isolation import RandomState
 from .module import GraphModule
 from .outside import PythonEffect
+from .shape_use import ShapeUse, compares_identities, pinned_inputs, shape_uses
 
 
 @dataclass(frozen=True)
@@ -101,6 +103,7 @@ class Capture:
     ``gates``           the data gates in order (Definition 3.2)
     ``replay``          the subgraph that re-evaluates the gates, or None
     ``shape_reads``     metadata the Python code asked for
+    ``kind_reads``      the nodes it asked for any metadata, ranks and dtypes included
     ``inputs``          the placeholders in order, lifted free variables first
     ``samples``         the flat sample tensors; :meth:`release` drops them once compilation is done
     ``output_spec``     how the flat results form the return value
@@ -122,6 +125,7 @@ class Capture:
     random_state: RandomState | None = field(default=None, repr=False)
     free_places: tuple[Place, ...] = field(default=(), repr=False)
     python_effects: tuple[PythonEffect, ...] = ()
+    kind_reads: tuple[Node, ...] = ()
     grad_mode: bool = False
     executed: bool = True
     source: str = field(default="", repr=False)
@@ -156,6 +160,20 @@ class Capture:
         return tuple(
             node for node in self.graph if node.meta.get("reads_data") and (node.users or node.meta.get("mutates"))
         )
+
+    @property
+    def shape_uses(self) -> tuple[ShapeUse, ...]:
+        """Where something about shapes became a constant of the graph (gamma_s in dynamic mode)."""
+        codes = [value for value in self.environment.expected if isinstance(value, types.CodeType)]
+        identities_count = "id" in self.environment.names or any(map(compares_identities, codes))
+        return tuple(shape_uses(self.graph, self.shape_reads, self.kind_reads, identities_count))
+
+    @property
+    def pinned(self) -> tuple[int, ...]:
+        """The positions of the argument tensors whose exact shapes those constants depend on."""
+        nodes = pinned_inputs(self.graph, self.shape_uses)
+        placeholders = zip(self.graph.placeholders, self.inputs, strict=True)
+        return tuple(i for i, (node, taken) in enumerate(placeholders) if node in nodes and not taken.is_free)
 
     def flat_results(self, result: Any) -> tuple[torch.Tensor, ...]:
         """What ``module.forward`` returned, as a flat tuple."""

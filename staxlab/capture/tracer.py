@@ -100,6 +100,7 @@ class Tracer(TorchFunctionMode):
         self.symbols = SymbolTable()
         self.gates: list[DataGate] = []
         self.shape_reads: list[ShapeRead] = []
+        self.kind_reads: dict[Node, None] = {}
         self.effects: list[PythonEffect] = []
         self.inputs: list[Input] = []
         self.samples: list[torch.Tensor] = []
@@ -176,6 +177,7 @@ class Tracer(TorchFunctionMode):
             gates=tuple(self.gates),
             replay=replay_graph(module, self.gates),
             shape_reads=tuple(self.shape_reads),
+            kind_reads=tuple(self.kind_reads),
             inputs=tuple(self.inputs),
             output_spec=spec,
             environment=self.environment,
@@ -375,9 +377,15 @@ class Tracer(TorchFunctionMode):
     def _metadata(self, func: Any, name: str, args: tuple, kwargs: dict) -> Any:
         if any(isinstance(value, Proxy) and value.known is None for value in args):
             raise _symbolic(f"{name} of an intermediate value")
-        value = func(*args, **kwargs)
-        if args and isinstance(args[0], torch.Tensor) and name in classify.SHAPE_ATTRIBUTES:
-            self.shape_reads.append(ShapeRead(self._node_of(args[0]), name, value, self.frame.location))
+        tensors = tensors_in((args, kwargs))
+        for symbol in filter(None, map(self.symbols.get, tensors)):
+            self.kind_reads[symbol.node] = None
+        nodes = [self._node_of(tensor) for tensor in tensors] if name in classify.SHAPE_ATTRIBUTES else []
+        value: Any = "an exception"  # an answer too, if the user's code catches it
+        try:
+            value = func(*args, **kwargs)
+        finally:
+            self.shape_reads += [ShapeRead(node, name, value, self.frame.location) for node in nodes]
         return value
 
     def _ask(self, tensor: torch.Tensor, kind: str) -> Any:

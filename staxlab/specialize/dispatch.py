@@ -7,8 +7,8 @@ Deciding must cost far less than computing, so there are three levels, cheapest 
 2. *fingerprints*: the free part of the key (weights, training flags, submodules) is taken over from the last call if
 its
    objects are the same. In a model that is nearly everything; only the fresh batch is described anew.
-3. *the key*: computed and looked up in a dictionary. If the version found asked questions about data, its guard replay
-   runs and the answers are compared.
+3. *the key*: computed and looked up in a dictionary. If Python code of the version found has read shapes (dynamic
+   mode), they are compared; if it asked questions about data, its guard replay runs and the answers are compared.
 
 If no version fits, the guards of each that came close say why, and a new version is compiled. Numbers of versions and
 of compilations are bounded; beyond the bound the function simply runs eagerly, with one warning that names the
@@ -48,6 +48,9 @@ from .signature import (
     Key,
     KeyNames,
     Signature,
+    dynamic_aliasing,
+    dynamic_signature,
+    exact_layout,
     gate_signature,
     signature,
     tensors_of,
@@ -69,7 +72,8 @@ CompileRegion = Callable[[Any, tuple, dict, Key], Region]
 
 @dataclass(eq=False)
 class Version:
-    """A specialization version (Definition 2.1): its key and the region compiled for it."""
+    """A specialization version (Definition 2.1): its key and the region compiled for it. ``pinned`` are the positions
+    of the inputs whose exact shapes stand in ``key.gamma_s``."""
 
     key: Key
     region: Region
@@ -78,6 +82,7 @@ class Version:
     line: Any = field(default=None, repr=False)  # what the first level knows of this version
     vain_lines: int = field(default=0, repr=False)
     served_before: int = field(default=0, repr=False)  # calls not counted by the present line
+    pinned: tuple[int, ...] = ()
 
     @property
     def calls(self) -> int:
@@ -141,6 +146,7 @@ class Dispatcher(Entry):
                 setattr(self, attribute, getattr(fn, attribute))
         self._compile_region = compile_region
         self._options = options or Options()
+        self._signature = dynamic_signature if self._options.dynamic else signature
         self._call_parameters = Parameters.of(fn)
         self._name = getattr(fn, "__name__", None) or type(fn).__name__
         self._lock = threading.RLock()
@@ -244,11 +250,13 @@ class Dispatcher(Entry):
     def _find(self, args: tuple, kwargs: dict) -> tuple[Version | None, list[torch.Tensor]]:
         """The version for a call, compiled if need be, and its flat inputs; no version beyond the limits."""
         ambient = read_ambient()
-        arg_part = tuple(map(signature, args))
-        kwarg_part = tuple([(name, signature(value)) for name, value in kwargs.items()]) if kwargs else ()
+        arg_part = tuple(map(self._signature, args))
+        kwarg_part = tuple([(name, self._signature(value)) for name, value in kwargs.items()]) if kwargs else ()
         state, free_is_same = self._free_state(args, kwargs, arg_part, kwarg_part)
         alone = not state.count and not kwargs and len(args) == 1 and arg_part[0][0] in _PLAIN_TAGS
-        overlap = () if alone else state.overlap_with(tensors_of(args, kwargs))
+        overlap: tuple = () if alone else state.overlap_with(tensors_of(args, kwargs))
+        if overlap and self._options.dynamic:
+            overlap = dynamic_aliasing(overlap, tensors_of(args, kwargs), state.count)
         lookup = (arg_part, kwarg_part, state.tensor_part, state.scalar_part, state.object_part, overlap, ambient)
         version, flat = self._choose(self._cache.get(lookup, ()), args, kwargs)
         if version is None:
@@ -293,10 +301,13 @@ class Dispatcher(Entry):
         return state, False
 
     def _choose(self, candidates: Any, args: tuple, kwargs: dict) -> tuple[Version | None, list[torch.Tensor]]:
-        """The candidate whose data gates answer as they did when it was captured. Equal replays run once."""
+        """The candidate for which the shapes that were read are the same, and whose data gates answer as they did when
+        it was captured. Equal replays run once."""
         answers: dict[Any, Any] = {}
         for version in candidates:
             flat = version.region.capture.bind(args, kwargs)
+            if version.pinned and _shapes(version.pinned, flat) != version.key.gamma_s:
+                continue
             if version.replay is None:
                 return version, flat
             if version.replay not in answers:
@@ -307,7 +318,8 @@ class Dispatcher(Entry):
 
     # -- a new version ----------------------------------------------------------------------------------------------
 
-    def _key(self, lookup: tuple, state: FreeState, gates: tuple = (), gate_names: tuple[str, ...] = ()) -> Key:
+    def _key(self, lookup: tuple, state: FreeState, gates: tuple = (), gate_names: tuple[str, ...] = (),
+             shapes: tuple = (), shape_names: tuple[str, ...] = ()) -> Key:  # fmt: skip
         arg_part, kwarg_part, tensor_part, scalar_part, object_part, overlap, ambient = lookup
         environment = state.environment
         names = KeyNames(
@@ -316,9 +328,10 @@ class Dispatcher(Entry):
             tuple(place.path for place in environment.scalars),
             tuple(place.path for place in (*environment.structure, *environment.extents)),
             gate_names,
+            shape_names,
         )
         sigma = InputSignature(arg_part, kwarg_part, tensor_part, scalar_part, object_part, overlap)
-        return Key(sigma, (), gates, ambient, names)
+        return Key(sigma, shapes, gates, ambient, names)
 
     def _compile(self, args: tuple, kwargs: dict, lookup: tuple, state: FreeState) -> Version | None:
         options = self._options
@@ -333,19 +346,29 @@ class Dispatcher(Entry):
         replay = region.capture.replay
         gates = gate_signature(gate.value for gate in replay.gates) if replay is not None else ()
         gate_names = tuple(_gate_name(gate) for gate in replay.gates) if replay is not None else ()
-        key = self._key(lookup, state, gates, gate_names)
-        region.key = key  # only now complete: tracing has found the data gates
-        version = Version(key, region, len(self._versions) + 1, replay=self._shared_replay(replay))
+        pinned, shape_names = self._pinned(region.capture)
+        shapes = _shapes(pinned, region.capture.bind(args, kwargs)) if pinned else ()
+        key = self._key(lookup, state, gates, gate_names, shapes, shape_names)
+        region.key = key  # only now complete: tracing has found the shapes read and the data gates
+        version = Version(key, region, len(self._versions) + 1, replay=self._shared_replay(replay), pinned=pinned)
         self._versions.append(version)
         self._growth.append((self.cache_info().calls, len(self._versions)))
         self._cache.setdefault(lookup, []).append(version)
         return version
 
+    def _pinned(self, capture: Any) -> tuple[tuple[int, ...], tuple[str, ...]]:
+        """The inputs whose exact shapes the graph depends on, by position and path: the structure of gamma_s. Only the
+        first trace can tell; without dynamic mode every shape is in sigma."""
+        pinned = capture.pinned if self._options.dynamic else ()
+        return pinned, tuple(capture.inputs[position].path for position in pinned)
+
     def _shared_replay(self, replay: Any) -> Callable[[list[torch.Tensor]], tuple | None] | None:
         """The replay as a function from flat inputs to comparable answers; one object for equal replays."""
         if replay is None:
             return None
-        code = replay.module.code + repr([gate.kind for gate in replay.gates]) + repr(replay.uses)
+        # Not the module's source: it gives constants without a literal spelling, such as a torch.Size, mere names.
+        nodes = [(node.name, node.op, node.target, node.args, node.kwargs) for node in replay.module.graph]
+        code = repr((nodes, [gate.kind for gate in replay.gates], replay.uses))
         return self._replays.setdefault(code, replay.component())
 
     def _explain(self, args: tuple, kwargs: dict, lookup: tuple, state: FreeState, *, record: bool) -> None:
@@ -353,7 +376,8 @@ class Dispatcher(Entry):
         failures = []
         for version in self._versions:
             gates = _actual_gates(version, args, kwargs) if version.replay is not None else ()
-            actual = self._key(lookup, state, gates, version.key.names.gates)
+            shapes = _actual_shapes(version, args, kwargs)
+            actual = self._key(lookup, state, gates, version.key.names.gates, shapes, version.key.names.shapes)
             failed = failing_guards(version.key, actual)
             failures.append((version.number, failed))
         if failures:
@@ -393,6 +417,10 @@ REMEDIES = {
     "type": "Pass arguments of one type.",
     "gate": "Keep the value a tensor (staxlab.gate, torch.where) instead of reading it into Python.",
     "shape": "Compile with dynamic=True, or pad inputs to a few fixed sizes.",
+    "size class": "Sizes 0 and 1 have versions of their own: pad, or keep a dimension at least 2 long.",
+    "shape read": "Let operations take sizes from tensors (flatten, mean, new_zeros -> zeros_like) instead of reading "
+    "them into Python.",
+    "rank": "Pass tensors of one rank.",
     "stride": "Call .contiguous() on inputs whose layout varies.",
     "identity": "Pass the same object at every call, or plain values.",
     "length": "Pad the container to a fixed length.",
@@ -426,6 +454,19 @@ def _actual_gates(version: Version, args: tuple, kwargs: dict) -> tuple:
     """What a version's gates answer on a call that may have other shapes; () where that cannot be computed."""
     try:
         return version.replay(version.region.capture.bind(args, kwargs)) or ()
+    except Exception:
+        return ()
+
+
+def _shapes(pinned: tuple[int, ...], flat: list[torch.Tensor]) -> tuple:
+    """gamma_s: the exact shapes and strides of the pinned inputs."""
+    return tuple([exact_layout(flat[position]) for position in pinned])
+
+
+def _actual_shapes(version: Version, args: tuple, kwargs: dict) -> tuple:
+    """gamma_s of a version on a call that may have other arguments altogether; () where it cannot be computed."""
+    try:
+        return _shapes(version.pinned, version.region.capture.bind(args, kwargs)) if version.pinned else ()
     except Exception:
         return ()
 

@@ -156,7 +156,7 @@ class Lines:
         if version.replay is not None or not all(type(a) is torch.Tensor for a in args):
             return None
         try:
-            return LastCall(version.region, args, lookup[0], lookup[-1], state)
+            return LastCall(version.region, args, tuple(map(tensor_signature, args)), lookup[-1], state)
         except RuntimeError:  # an inference tensor keeps no version
             return None
 

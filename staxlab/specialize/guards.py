@@ -7,7 +7,9 @@ the keys are equal, and those that fail are exactly the components in which they
 recompilation can say why it happened.
 
 A component has a path in the user's own terms (``x.shape[0]``, ``type(k)``, ``len(xs)``, ``self.training``,
-``grad_mode``) and a value.
+``grad_mode``) and a value. In dynamic mode the value of a size may be "2 or more", and that of a stride a formula over
+sizes: ``x.shape[0] >= 2``, ``x.stride(0) == x.shape[1]``. Shapes that Python code has read stand as ``x.shape == (4,
+4)``.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from typing import Any
 
 import torch
 
-from .signature import MAPPING, OBJECT, RECORD, SEQUENCE, TENSOR, VALUE, Key, Signature
+from .signature import MAPPING, OBJECT, RECORD, SEQUENCE, SYMBOLIC, TENSOR, VALUE, Key, Signature
 
 
 class _Missing:
@@ -54,6 +56,25 @@ def format_value(value: Any) -> str:
     return str(value) if isinstance(value, (torch.dtype, torch.device)) else repr(value)
 
 
+class _Formula(str):
+    """A stride as a formula over sizes; printed without quotation marks."""
+
+    __repr__ = str.__str__
+
+
+def _stride_formula(path: str, expression: Any) -> Any:
+    """A stride expression as one would write it: ``x.shape[1] * x.shape[2]``, or the number it is."""
+    if not isinstance(expression, tuple):
+        return expression
+    factors = []
+    while isinstance(expression, tuple):
+        _, dimension, expression = expression
+        factors.append(f"{path}.shape[{dimension}]")
+    if expression != 1:
+        factors.append(str(expression))
+    return _Formula(" * ".join(factors))
+
+
 def components(key: Key) -> dict[str, Any]:
     """The key as a flat, ordered mapping from path to value. Two keys of one function are equal exactly if these
     are."""
@@ -75,16 +96,19 @@ def _components(key: Key) -> dict[str, tuple[Any, str]]:
         if tag == TENSOR:
             _, kind, shape, dtype, device, requires_grad, stride = sig
             put(f"type({path})", kind, "type")
-            if isinstance(shape, int):
-                put(f"{path}.ndim", shape, "shape")
-            else:
-                put(f"{path}.ndim", len(shape), "shape")
-                for dimension, extent in enumerate(shape):
-                    put(f"{path}.shape[{dimension}]", extent, "shape")
+            symbolic = not isinstance(shape, torch.Size)
+            put(f"{path}.ndim", len(shape), "rank" if symbolic else "shape")
+            for dimension, extent in enumerate(shape):
+                put(f"{path}.shape[{dimension}]", extent, "size class" if symbolic else "shape")
             put(f"{path}.dtype", dtype, "dtype")
             put(f"{path}.device", device, "device")
             put(f"{path}.requires_grad", requires_grad, "requires_grad")
-            put(f"{path}.stride()", stride, "stride")
+            if not symbolic:
+                put(f"{path}.stride()", stride, "stride")
+                return
+            for dimension, expression in enumerate(stride):
+                if expression is not None:  # sizes 0 and 1, which the shape has told, have no stride that matters
+                    put(f"{path}.stride({dimension})", _stride_formula(path, expression), "stride")
         elif tag == VALUE:
             put(f"type({path})", sig[1], "type")
             put(path, sig[2], "value")
@@ -124,8 +148,10 @@ def _components(key: Key) -> dict[str, tuple[Any, str]]:
         for index, sig in enumerate(sigs):
             describe(name(found_paths, index, title.replace(" ", "_")), sig)
     put("memory overlap of inputs", sigma.aliasing, "aliasing")
-    for index, value in enumerate(key.gamma_s):
-        put(f"shape read {index}", value, "shape")
+    for index, (shape, stride) in enumerate(key.gamma_s):
+        path = name(names.shapes, index, "shape read")
+        put(f"{path}.shape", shape, "shape read")
+        put(f"{path}.stride()", stride, "shape read")
     for index, value in enumerate(key.gamma_g):
         put(name(names.gates, index, "gate"), value, "gate")
     put("counts of (free tensors, free values, free objects, shape reads, data gates)", counts, "length")
@@ -145,6 +171,8 @@ def _condition(path: str, value: Any, kind: str) -> str:
         return f"{path} == {format_value(_plain(value))}"
     if kind == "identity":
         return f"{path} is {value!r}"
+    if value is SYMBOLIC:
+        return f"{path} >= 2"
     return f"{path} == {format_value(value)}"
 
 

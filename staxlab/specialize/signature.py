@@ -13,11 +13,16 @@ Two calls may share a program exactly if everything the compiler treated as a co
 
 A finer key means more constants to exploit and more versions to compile; this one is meant to be the coarsest that
 keeps specialization sound. Signatures are nested tuples, so that comparing and hashing them is one C-level operation.
+
+In dynamic mode a tensor argument is described by its rank and by how its strides follow from its sizes, so that one
+version serves many shapes. Sizes 0 and 1 stay exact (Section 10.4): they decide what is broadcast, what ``squeeze``
+removes and whether there is any element at all. Free tensors, such as weights, stay exact as a whole.
 """
 
 from __future__ import annotations
 
 import enum
+import functools
 import itertools
 import math
 import threading
@@ -141,7 +146,20 @@ def signature(value: Any) -> Signature:
                 remedy="pass a list or a tuple",
             )
         return (OBJECT, type(value), identity(value))
-    inner = tuple(signature(part) for _, _, part in parts)
+    return _container_signature(value, parts, signature)
+
+
+def dynamic_signature(value: Any) -> Signature:
+    """The signature of one argument in dynamic mode: as :func:`signature`, but tensors, also those inside containers,
+    as :func:`dynamic_tensor_signature` describes them."""
+    if isinstance(value, torch.Tensor):
+        return dynamic_tensor_signature(value)
+    parts = None if type(value) in _FAST else children(value)
+    return signature(value) if parts is None else _container_signature(value, parts, dynamic_signature)
+
+
+def _container_signature(value: Any, parts: list, describe: Callable[[Any], Signature]) -> Signature:
+    inner = tuple(describe(part) for _, _, part in parts)
     if isinstance(value, dict):
         return (MAPPING, type(value), tuple(value_or_identity(key) for key in value), inner)
     if is_dataclass_instance(value):
@@ -154,21 +172,42 @@ def value_or_identity(key: Any) -> Any:
     return value_signature(key) if isinstance(key, _BY_VALUE) else signature(key)
 
 
+class _Symbolic:
+    """The size of a dimension that may be any number from 2 on."""
+
+    def __repr__(self) -> str:
+        return "2 or more"
+
+    def __reduce__(self) -> str:
+        return "SYMBOLIC"
+
+
+SYMBOLIC = _Symbolic()
+
+
 def stride_expression(shape: Sequence[int], stride: Sequence[int]) -> tuple[Any, ...]:
     """Strides relative to sizes (Section 2.2), as they enter the key in dynamic mode.
 
-    Dimensions are visited in order of increasing stride. Stride 1 stays 1; a stride equal to the stride of the
-    previous (inner) dimension times its size becomes ("size", inner dimension, expression of inner stride); anything
-    else (slices, expanded dimensions) stays a number. Row-major tensors of every size thus share one expression.
+    Dimensions of size 2 or more are visited in order of increasing stride. Stride 1 stays 1; a stride equal to the
+    stride of the previous (inner) dimension times its size becomes ("size", inner dimension, expression of inner
+    stride); anything else (slices, expanded dimensions) stays a number. Row-major tensors of every size thus share one
+    expression, and together with the sizes it determines the strides.
+
+    A dimension of size 0 or 1 has no second element that a stride could lead to: its entry is None, and no other
+    dimension refers to it. PyTorch lets such strides be any number, so that numbers there would tell equal layouts
+    apart, and a chain through one could not be trusted at other sizes.
 
     >>> stride_expression((4, 6), (6, 1)) == stride_expression((8, 2), (2, 1))
     True
     >>> stride_expression((4, 4), (4, 1)) == stride_expression((4, 4), (1, 4))
     False
+    >>> stride_expression((4, 1, 6), (6, 6, 1))
+    (('size', 2, 1), None, 1)
     """
     result: list[Any] = [None] * len(shape)
     inner: int | None = None
-    for dimension in sorted(range(len(shape)), key=lambda d: (stride[d], -d)):
+    wide = [dimension for dimension, extent in enumerate(shape) if extent > 1]
+    for dimension in sorted(wide, key=lambda d: (stride[d], -d)):
         if inner is not None and stride[dimension] == stride[inner] * shape[inner] and stride[inner] != 0:
             result[dimension] = ("size", inner, result[inner])
         else:
@@ -177,12 +216,23 @@ def stride_expression(shape: Sequence[int], stride: Sequence[int]) -> tuple[Any,
     return tuple(result)
 
 
+@functools.lru_cache(maxsize=4096)
+def _dynamic_layout(shape: tuple[int, ...], stride: tuple[int, ...]) -> tuple[tuple, tuple]:
+    sizes = shape if 0 in shape else (extent if extent < 2 else SYMBOLIC for extent in shape)
+    return tuple(sizes), stride_expression(shape, stride)
+
+
 def dynamic_tensor_signature(tensor: torch.Tensor) -> Signature:
-    """The signature of a tensor in dynamic mode: rank instead of shape, stride expressions instead of strides."""
-    return (
-        TENSOR, type(tensor), tensor.ndim, tensor.dtype, tensor.device, tensor.requires_grad,
-        stride_expression(tensor.shape, tensor.stride()),
-    )  # fmt: skip
+    """The signature of a tensor in dynamic mode. Instead of the shape it has one entry a dimension: 0 or 1 where that
+    is the size, :data:`SYMBOLIC` elsewhere; instead of the strides, :func:`stride_expression`.
+
+    A tensor without elements keeps its whole shape. It occupies no memory, so nothing tells whether two arguments are
+    one such tensor, and a graph may use one input for both.
+    """
+    if tensor.layout is not torch.strided:
+        return tensor_signature(tensor)
+    sizes, strides = _dynamic_layout(tensor.shape, tensor.stride())
+    return (TENSOR, type(tensor), sizes, tensor.dtype, tensor.device, tensor.requires_grad, strides)
 
 
 def aliasing(tensors: Sequence[torch.Tensor]) -> tuple[tuple[int, int, int], ...]:
@@ -207,6 +257,42 @@ def aliasing(tensors: Sequence[torch.Tensor]) -> tuple[tuple[int, int, int], ...
         if owner is None or span[1] > owner[1]:
             owner = span
     return tuple(sorted(found))
+
+
+def dynamic_aliasing(
+    overlap: tuple[tuple[int, int, int], ...], tensors: Sequence[torch.Tensor], lifted: int = 0
+) -> tuple[tuple, ...]:
+    """The aliasing component in dynamic mode, from that of :func:`aliasing`, which numbers ``lifted`` free tensors
+    before ``tensors``.
+
+    A distance alone does not say how tensors overlap once their sizes are free: ``(x, x)`` and ``(x, x[:2])`` both
+    start at distance 0, yet only in the first may the graph use one input for both. So overlapping tensors are either
+    the same view, whatever its size, or enter with their exact layouts as (position, shape, strides).
+    """
+    if not overlap:
+        return overlap
+
+    def layout(position: int) -> tuple:
+        tensor = tensors[position - lifted]
+        return tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride()
+
+    exact: set[int] = set()
+    for i, j, _ in overlap:
+        if min(i, j) < lifted or layout(i) != layout(j):
+            exact.update((i, j))
+    pending = bool(exact)
+    while pending:  # whoever overlaps with a tensor that is exact is exact too
+        pending = False
+        for i, j, _ in overlap:
+            if (i in exact) != (j in exact):
+                exact.update((i, j))
+                pending = True
+    return (*overlap, *((i, *exact_layout(tensors[i - lifted])) for i in sorted(exact) if i >= lifted))
+
+
+def exact_layout(tensor: torch.Tensor) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """(shape, strides) as an entry of gamma_s."""
+    return tuple(tensor.shape), tensor.stride()
 
 
 def _span(tensor: torch.Tensor) -> tuple[int, int] | None:
@@ -256,7 +342,7 @@ class InputSignature:
     free: tuple[Signature, ...] = ()
     values: tuple[Signature, ...] = ()
     objects: tuple[Signature, ...] = ()
-    aliasing: tuple[tuple[int, int, int], ...] = ()
+    aliasing: tuple[tuple, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -268,6 +354,7 @@ class KeyNames:
     values: tuple[str, ...] = ()
     objects: tuple[str, ...] = ()
     gates: tuple[str, ...] = ()
+    shapes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -334,21 +421,30 @@ def compute_key(
     gate_names: Iterable[str] = (),
     parameter_name: Callable[[int], str] = lambda index: f"args[{index}]",
     rho: Ambient | None = None,
+    dynamic: bool = False,
+    pinned: Iterable[torch.Tensor] = (),
+    pinned_names: Iterable[str] = (),
 ) -> Key:
     """The key of a call (Definition 2.2).
 
     ``free`` is the function's environment of free variables, ``gates`` the answers of its data gates on these inputs.
-    GuardError if an argument cannot be described. Linear in the number of argument leaves and free variables.
+    In dynamic mode ``pinned`` are the inputs whose exact shapes the program depends on. GuardError if an argument
+    cannot be described. Linear in the number of argument leaves and free variables.
     """
     free = free or Environment()
     lifted = free.read_tensors()
+    describe = dynamic_signature if dynamic else signature
+    plain, own = [t for t in lifted if isinstance(t, torch.Tensor)], tensors_of(args, kwargs)
+    overlap: tuple[tuple, ...] = aliasing([*plain, *own])
+    if dynamic:
+        overlap = dynamic_aliasing(overlap, own, len(plain))
     sigma = InputSignature(
-        tuple(signature(value) for value in args),
-        tuple((name, signature(value)) for name, value in kwargs.items()),
+        tuple(describe(value) for value in args),
+        tuple((name, describe(value)) for name, value in kwargs.items()),
         tuple(signature(value) for value in lifted),
         tuple(signature(value) for value in free.read_scalars()),
         object_signatures(free),
-        aliasing([*(t for t in lifted if isinstance(t, torch.Tensor)), *tensors_of(args, kwargs)]),
+        overlap,
     )
     names = KeyNames(
         tuple(parameter_name(index) for index in range(len(args))),
@@ -356,5 +452,7 @@ def compute_key(
         tuple(place.path for place in free.scalars),
         tuple(place.path for place in (*free.structure, *free.extents)),
         tuple(gate_names),
+        tuple(pinned_names),
     )
-    return Key(sigma, (), gate_signature(gates), read_ambient() if rho is None else rho, names)
+    rho = read_ambient() if rho is None else rho
+    return Key(sigma, tuple(map(exact_layout, pinned)), gate_signature(gates), rho, names)

@@ -10,6 +10,8 @@ A data gate's computation reaches no output. That is why guard replay is extract
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from ..capture.gates import backward_slice
 from ..capture.graph import Graph, Node
 from .rewrite import Applied, describe
@@ -20,9 +22,9 @@ def has_effect(node: Node) -> bool:
     return node.op == "call_module" or bool(node.meta.get("mutates") or node.meta.get("random"))
 
 
-def eliminate_dead_code(graph: Graph) -> list[Applied]:
-    """Remove every node outside the backward slice of outputs and effects."""
-    live = backward_slice(node for node in graph if node.op in ("output", "placeholder") or has_effect(node))
+def eliminate_dead_code(graph: Graph, must_run: Callable[[Node], bool] = has_effect) -> list[Applied]:
+    """Remove every node outside the backward slice of outputs and of what must run."""
+    live = backward_slice(node for node in graph if node.op in ("output", "placeholder") or must_run(node))
     dead = [node for node in graph if node not in live]
     applied: list[Applied] = []
     source = f"{__file__}:{eliminate_dead_code.__code__.co_firstlineno}"

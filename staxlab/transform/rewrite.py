@@ -161,16 +161,18 @@ def rewrite(
 
 
 def transform(capture: Any, options: Options | None = None) -> TransformLog:
-    """The front-end passes (Section 4.1) on a captured graph, iterated to a fixed point.
+    """The front-end passes (Section 4.1) on a captured graph, iterated to a fixed point; in dynamic mode, those that
+    hold at every size.
 
     ``capture`` is a Capture or a GraphModule; it is not changed. Values, dtypes, shapes and aliasing of the outputs
     stay as they are, except that ``x + 0 -> x`` may change the sign of a zero, and that decomposed operators round as
     their formulas do. TransformError if a rule breaks the graph or the iteration does not end: a defect of the rules.
     """
-    from .passes import PASSES, measure
+    from .passes import PASSES, SHAPE_INDEPENDENT, measure
 
     module: GraphModule = getattr(capture, "module", capture)
-    return rewrite(module, PASSES, measure, (options or Options()).max_rounds)
+    options = options or Options()
+    return rewrite(module, SHAPE_INDEPENDENT if options.dynamic else PASSES, measure, options.max_rounds)
 
 
 def describe(nodes: Sequence[Node]) -> tuple[str, ...]:
