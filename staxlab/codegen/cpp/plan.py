@@ -218,10 +218,11 @@ def _choose_prefetch(
 
 def _choose_stores(node: ScheduleNode) -> tuple[bool, Decision]:
     """Stores that bypass the caches save reading each line before it is overwritten, and pay for existing memory that
-    is larger than the caches. But every call's outputs are new: the system zeroes their pages just before the kernel
-    writes them, and a line that is in the cache anyway is better overwritten there. (Measured on a fresh output of
-    64 MiB: 37 ms with ordinary stores, 53 ms streaming; on an existing one 15 and 12.)"""
-    reason = "outputs are freshly allocated: their pages are in the cache from being zeroed"
+    is larger than the caches. But an output may be new memory: the system zeroes its pages just before the kernel
+    writes them, and a line that is in the cache anyway is better overwritten there. (Measured on a new output of
+    64 MiB: 37 ms with ordinary stores, 53 ms streaming; on an existing one 15 and 12.) Whether the pool will have
+    memory for an output is not known when its kernel is written."""
+    reason = "an output may be new memory, whose pages are in the cache from being zeroed: streaming then costs more"
     return False, Decision("streaming-stores", node.name, False, reason, (False, True))
 
 
