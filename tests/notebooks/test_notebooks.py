@@ -24,7 +24,7 @@ LIVE = {
         15,
         {"Traffic", "LowerBound", "TrafficModel", "Roofline", "Comparison", "KernelSet", "BreakEven"},
     ),
-    "02_specialization": (8, {"Capture", "Key", "LoopProgram", "DispatchReport", "Comparison"}),
+    "02_specialization": (9, {"Capture", "Key", "LoopProgram", "DispatchReport", "Comparison"}),
     "03_capture": (7, {"Capture", "GraphModule", "DispatchReport"}),
 }
 
