@@ -24,6 +24,7 @@ from .capture.module import GraphModule, Interpreter
 from .errors import BuildError, FallbackWarning, LoweringError, MissingDependencyError, OptionError, StaxError
 from .options import Decision, DeviceSpec, Options
 from .provenance import SourceLocation, warn_user
+from .specialize.signature import is_pending
 
 
 @dataclass(frozen=True)
@@ -390,6 +391,7 @@ def _run_stage(compilation: Compilation, stage: Stage) -> None:
 
 
 REMEDIES = {
+    "pending": "pass x.resolve_conj().resolve_neg(), which carries it out in memory",
     "symbolic": "compile without dynamic=True, which makes one kernel for each shape",
     "requires-grad": "where no gradient is needed, call it under torch.no_grad() or use .requires_grad_(False)",
     "opaque": "use operators that leave the decision in the data: torch.where, masks, staxlab.gate",
@@ -412,6 +414,8 @@ def _obstacle(compilation: Compilation, stage: str) -> Fallback | None:
         names = ", ".join([node.name for node, tensor in pairs if tensor.requires_grad][:3])
         reason = f"an input requires grad ({names}), and autograd runs training regions operator by operator for now"
         return Fallback(reason, REMEDIES["requires-grad"])
+    if stage == "capture" and any(map(is_pending, compilation.sample)):
+        return Fallback("an input has a pending negation or conjugation, which kernels would not see", REMEDIES["pending"])
     if stage == "capture" and compilation.capture.opaque_nodes:
         node = compilation.capture.opaque_nodes[0]
         reason = f"{node.target_name()} decides by the data it reads inside"

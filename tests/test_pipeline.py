@@ -432,3 +432,33 @@ def test_results_are_the_same_at_every_call(inputs):
     f = staxlab.compile(example_1_1, strict_native=True)
     first = f(*inputs)
     assert all(torch.equal(f(*inputs), first) for _ in range(20))
+
+
+def test_a_pending_negation_or_conjugation_is_seen():
+    """``z.conj().imag`` is a tensor of real numbers whose memory holds their negatives (Section 2.1: it is in the key)."""
+    compiled = staxlab.compile(lambda x: x * 2 + 1)
+    z = torch.randn(5, dtype=torch.cfloat)
+    plain, pending = z.imag, z.conj().imag
+    assert pending.is_neg() and plain.stride() == pending.stride()
+    for _ in range(3):
+        assert torch.equal(compiled(plain), plain * 2 + 1)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", staxlab.FallbackWarning)
+            assert torch.equal(compiled(pending), pending * 2 + 1)
+    scalar = torch.tensor(1 - 2j).conj().imag
+    assert scalar.is_neg() and torch.equal(staxlab.compile(lambda x: x + 1)(scalar), scalar + 1)
+    assert [version.compilation.fallback_reason is None for version in compiled.versions] == [True, False]
+    assert "negated" in str(compiled.recompiles[0])
+    with pytest.raises(staxlab.LoweringError, match="resolve_neg"):
+        staxlab.compile(lambda x: x + 1, strict_native=True)(pending)
+    weight = pending
+    free = staxlab.compile(lambda x: x + weight)
+    x = torch.randn(5)
+    for _ in range(3):
+        assert torch.equal(free(x), x + pending)
+    inside = staxlab.compile(lambda z: z.conj().imag * 2)
+    for _ in range(3):
+        assert torch.equal(inside(z), z.conj().imag * 2)
+    both = staxlab.compile(lambda z: z.real + 1)
+    for w in (z, z.conj(), z, z.conj()):
+        assert torch.equal(both(w), w.real + 1)

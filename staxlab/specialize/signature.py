@@ -29,7 +29,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -91,13 +91,33 @@ def clear_dead_identities() -> None:
         _identities.pop(key, None)
 
 
+class PendingStrides(NamedTuple):
+    """The strides of a tensor whose memory does not hold its values yet: PyTorch has noted a change of sign or a complex
+    conjugation (``z.conj()``, ``z.conj().imag``) and carries it out when the values are read."""
+
+    stride: tuple[int, ...]
+    negated: bool
+    conjugated: bool
+
+    def __repr__(self) -> str:
+        return f"{self.stride}{' negated' if self.negated else ''}{' conjugated' if self.conjugated else ''}"
+
+
 def tensor_signature(tensor: torch.Tensor) -> Signature:
     """(type, shape, dtype, device, requires_grad, strides) of a tensor. The storage offset is left out on purpose: a
     kernel receives a data pointer, which already contains it."""
-    return (
-        TENSOR, type(tensor), tensor.shape, tensor.dtype, tensor.device, tensor.requires_grad,
-        tensor.stride() if tensor.layout is torch.strided else tensor.layout,
-    )  # fmt: skip
+    if tensor.layout is not torch.strided:
+        layout: Any = tensor.layout
+    elif is_pending(tensor):
+        layout = PendingStrides(tensor.stride(), tensor.is_neg(), tensor.is_conj())
+    else:
+        layout = tensor.stride()
+    return (TENSOR, type(tensor), tensor.shape, tensor.dtype, tensor.device, tensor.requires_grad, layout)
+
+
+def is_pending(tensor: torch.Tensor) -> bool:
+    """Whether a change of sign or a conjugation has been noted and not been carried out in memory."""
+    return tensor.is_neg() or (tensor.dtype.is_complex and tensor.is_conj())
 
 
 def value_signature(value: Any) -> Signature:
@@ -229,7 +249,7 @@ def dynamic_tensor_signature(tensor: torch.Tensor) -> Signature:
     A tensor without elements keeps its whole shape. It occupies no memory, so nothing tells whether two arguments are
     one such tensor, and a graph may use one input for both.
     """
-    if tensor.layout is not torch.strided:
+    if tensor.layout is not torch.strided or is_pending(tensor):
         return tensor_signature(tensor)
     sizes, strides = _dynamic_layout(tensor.shape, tensor.stride())
     return (TENSOR, type(tensor), sizes, tensor.dtype, tensor.device, tensor.requires_grad, strides)
