@@ -415,7 +415,8 @@ def _obstacle(compilation: Compilation, stage: str) -> Fallback | None:
         reason = f"an input requires grad ({names}), and autograd runs training regions operator by operator for now"
         return Fallback(reason, REMEDIES["requires-grad"])
     if stage == "capture" and any(map(is_pending, compilation.sample)):
-        return Fallback("an input has a pending negation or conjugation, which kernels would not see", REMEDIES["pending"])
+        reason = "an input has a pending negation or conjugation, which kernels would not see"
+        return Fallback(reason, REMEDIES["pending"])
     if stage == "capture" and compilation.capture.opaque_nodes:
         node = compilation.capture.opaque_nodes[0]
         reason = f"{node.target_name()} decides by the data it reads inside"

@@ -121,7 +121,7 @@ def key_of(kernel: Kernel, tools: toolchain.Toolchain) -> str:
     """
     parallel = "-fopenmp" in command_flags(kernel, tools)
     runtime = os.path.basename(toolchain.openmp_runtime() or "") if parallel else ""
-    parts = (kernel.source, _headers_digest(), " ".join(command_flags(kernel, tools)), tools.identity, runtime, "1")
+    parts = (kernel.source, _headers_digest(), " ".join(command_flags(kernel, tools)), tools.identity, runtime, "2")
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
 

@@ -26,7 +26,6 @@ import os
 import sys
 import threading
 import types
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -35,6 +34,7 @@ import torch
 
 from ..errors import GuardError, RecompileWarning
 from ..options import Options
+from ..provenance import warn_user
 from .ambient import must_run_eagerly, read_ambient
 from .entry import Entry, Lines
 from .free_state import FreeState
@@ -70,7 +70,7 @@ class Region(Protocol):
 CompileRegion = Callable[[Any, tuple, dict, Key], Region]
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Version:
     """A specialization version (Definition 2.1): its key and the region compiled for it. ``pinned`` are the positions
     of the inputs whose exact shapes stand in ``key.gamma_s``."""
@@ -102,8 +102,29 @@ class Version:
     def __str__(self) -> str:
         return f"version {self.number}\n" + "\n".join(f"    {guard.condition}" for guard in self.guards)
 
+    def __repr__(self) -> str:
+        """One line: several versions stand in a tuple, and the whole key is a page."""
+        calls = f"{self.calls} call{'' if self.calls == 1 else 's'}"
+        return f"<version {self.number} for ({_arguments_text(self.key)}): {calls}, {len(self.guards)} guards>"
 
-@dataclass(frozen=True)
+
+def _arguments_text(key: Key) -> str:
+    """``x float32[2, 4], k = 3``: the arguments a version was made for."""
+    names = [*key.names.args, *(f"args[{place}]" for place in range(len(key.names.args), len(key.sigma.args)))]
+    parts = []
+    for name, sig in [*zip(names, key.sigma.args, strict=False), *key.sigma.kwargs]:
+        if sig[0] == TENSOR:
+            dtype = str(sig[3]).removeprefix("torch.")
+            parts.append(f"{name} {dtype}{list(sig[2])}")
+        elif sig[0] == VALUE:
+            text = repr(sig[2])
+            parts.append(f"{name} = {text if len(text) <= 24 else text[:21] + '...'}")
+        else:
+            parts.append(f"{name} {getattr(sig[1], '__name__', sig[0])}")
+    return ", ".join(parts)
+
+
+@dataclass(frozen=True, repr=False)
 class Recompile:
     """Why a call fitted no version: for each existing version, the guards that failed."""
 
@@ -113,6 +134,12 @@ class Recompile:
     def __str__(self) -> str:
         parts = [f"version {number}: {', '.join(map(str, failed))}" for number, failed in self.failures]
         return f"recompiling {self.function!r}: " + "; ".join(parts)
+
+    def __repr__(self) -> str:
+        """The guards of the newest version that failed, the first two of them."""
+        number, failed = self.failures[-1] if self.failures else (0, ())
+        shown = ", ".join(map(str, failed[:2])) + (f" and {len(failed) - 2} more" if len(failed) > 2 else "")
+        return f"<recompile of {self.function}: not version {number}, {shown or 'another version came close'}>"
 
 
 @dataclass(frozen=True)
@@ -399,11 +426,10 @@ class Dispatcher(Entry):
             else f"{self._options.max_compilations} compilations"
         )
         (path, kind), _ = self._changed.most_common(1)[0] if self._changed else (("its inputs", "value"), 0)
-        warnings.warn(
+        warn_user(
             f"{self._name!r} has reached {limit}; calls that fit none of them now run eagerly. "
             f"What keeps changing: {path}. {REMEDIES.get(kind, REMEDIES['value'])}",
             RecompileWarning,
-            stacklevel=5,
         )
 
 

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+import warnings
 import weakref
 
 import pytest
@@ -487,3 +488,39 @@ def test_trace_is_reentrant_through_the_dispatcher_only():
 
     with pytest.raises(CaptureError, match="already being recorded"):
         dispatcher(nested)(torch.ones(2))
+
+
+def test_the_limit_is_reported_at_the_users_line_for_every_function():
+    import staxlab
+
+    class Wrapped(torch.nn.Module):
+        def __init__(self, function):
+            super().__init__()
+            self.forward = function
+
+    def make():
+        def f(x, k):
+            return x * k
+
+        return staxlab.compile(f, options={"max_versions": 1})
+
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("default")
+        for function in (make(), Wrapped(make()), make()):
+            for k in range(3):
+                function(torch.ones(2), k=k)
+    assert [warning.filename for warning in seen] == [__file__] * 3
+    assert len({warning.lineno for warning in seen}) == 1
+
+
+def test_versions_and_reasons_are_short_lines():
+    import staxlab
+
+    compiled = staxlab.compile(lambda x, k: x * k)
+    for shape, k in (((2, 4), 3), ((2, 4), 5), ((3,), 5)):
+        compiled(torch.ones(shape), k)
+    first, guards = compiled.versions[0], len(compiled.versions[0].guards)
+    assert repr(first) == f"<version 1 for (x float32[2, 4], k = 3): 1 call, {guards} guards>"
+    assert repr(compiled.recompiles[0]) == "<recompile of <lambda>: not version 1, k == 3 (got 5)>"
+    assert "and 2 more" in repr(compiled.recompiles[1])
+    assert max(len(repr(record)) for record in (*compiled.versions, *compiled.recompiles)) < 120
