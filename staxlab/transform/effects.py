@@ -27,7 +27,7 @@ class Effects:
                 continue
             if node.meta.get("overlaps") in by_name:  # an input that shares memory with an earlier one
                 self._union(node, by_name[node.meta["overlaps"]])
-            if node.meta.get("aliases") or node.meta.get("mutates") or _takes_element(node):
+            if node.meta.get("aliases") or node.meta.get("mutates") or takes_element(node):
                 for source in node.inputs:
                     self._union(node, source)
         for node in graph:
@@ -72,7 +72,7 @@ class Effects:
         self._parent[self._find(a)] = self._find(b)
 
 
-def _takes_element(node: Node) -> bool:
+def takes_element(node: Node) -> bool:
     """``getitem`` on an operation with several results is no operation on tensors: its value *is* the element."""
     return (
         node.op == "call_function"

@@ -20,7 +20,7 @@ from __future__ import annotations
 import torch
 
 from ..capture.graph import Graph, Node, TensorMeta
-from .effects import Effects
+from .effects import Effects, takes_element
 from .operations import BY_NAME, COMMUTATIVE, OPERATORS, UNARY, is_in_place, is_number, operation
 from .patterns import Rule, Var, apply, same_metadata
 from .rewrite import Applied, describe
@@ -133,11 +133,14 @@ def _is_torch_function(target: object) -> bool:
 
 
 def _is_private(target: Node, writer: Node) -> bool:
-    """A fresh value whose only reader is the writing call: no input, no view, no second user."""
+    """A fresh value whose only reader is the writing call: no input, no view, no second user. The element of a
+    multi-result operation is as fresh as the operation's results are: a part of ``chunk`` or ``unbind`` is a view."""
+    maker = target
+    while takes_element(maker):
+        maker = maker.args[0]
     return (
-        target.op.startswith("call_")
-        and not target.meta.get("aliases")
-        and not target.meta.get("mutates")
+        maker.op.startswith("call_")
+        and not any(node.meta.get("aliases") or node.meta.get("mutates") for node in (target, maker))
         and isinstance(target.val, TensorMeta)
         and list(target.users) == [writer]
         and writer.inputs.count(target) == 1
