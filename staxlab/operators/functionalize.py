@@ -21,7 +21,7 @@ import torch
 
 from .basis import complete_arguments, is_random, written_arguments
 from .structure import flatten, rebuild
-from .tensors import Entry, ViewStep
+from .tensors import Entry, Memory, ViewStep
 
 if TYPE_CHECKING:
     from .record import Recorder
@@ -177,16 +177,23 @@ class Functionalizer:
         self.table = recorder.table
         self.active = False  # whether any memory has been written yet
 
-    def present(self, structure: Any) -> Any:
-        """The arguments with out-of-date tensors replaced by their values as of now."""
+    def present(self, structure: Any, *, only_read: bool = False) -> Any:
+        """The arguments with out-of-date tensors replaced by their values as of now. ``only_read`` says that the call
+        neither writes into them nor returns something that looks at them."""
         if not self.active:
             return structure
-        return rebuild(structure, [self.current(x) if isinstance(x, Tensor) else x for x in flatten(structure)])
+        leaves = [self.current(x, only_read=only_read) if isinstance(x, Tensor) else x for x in flatten(structure)]
+        return rebuild(structure, leaves)
 
-    def current(self, tensor: Tensor) -> Tensor:
+    def current(self, tensor: Tensor, *, only_read: bool = False) -> Tensor:
+        """The tensor that has the contents of ``tensor`` now. It looks at the memory's own contents, so that a write
+        into it, or into a view of it, is seen by all who share the memory. For ``only_read`` the value that was written
+        last will do, which saves undoing the scatter (Proposition 4.4)."""
         entry = self.table.get(tensor)
         if entry is None:
             return tensor
+        if only_read and entry.written is not None and entry.written_version == entry.memory.version:
+            return entry.written
         if not entry.is_current:
             with self.recorder:
                 value = entry.memory.value
@@ -208,7 +215,11 @@ class Functionalizer:
         if is_random(func) and not all(x.is_contiguous() for x in tensors):
             raise NotCovered("the order in which it draws random numbers follows a layout that a copy may not have")
         entries = [self._writable(target) for target in targets]
-        given, named = complete_arguments(func, self.present(args), self.present(kwargs))
+        if len(targets) > 1:
+            self._check_separate(args, kwargs, targets)
+        given, named = complete_arguments(
+            func, self.present(args, only_read=True), self.present(kwargs, only_read=True)
+        )
         named = {name: value for name, value in named.items() if name in _argument_names(twin)}
         with self.recorder:
             result = twin(*given, **named)
@@ -233,7 +244,37 @@ class Functionalizer:
         for step in entry.chain:
             if step.function not in INVERSES and step.part is None:
                 raise NotCovered(f"it writes through {step.function}, which has no scatter inverse")
+        base = self._first(target, entry)
+        if not _are_apart(base):
+            raise NotCovered(f"it writes into a tensor whose elements share memory (stride {tuple(base.stride())})")
         return entry
+
+    def _check_separate(self, args: tuple, kwargs: dict[str, Any], targets: list[Tensor]) -> None:
+        """A call that writes several tensors does so one after the other, and its twin all at once. These are equal if
+        nothing that one of the writes changes is read or written by another: ``torch._foreach_add_([a, b], [c, d])``
+        where ``b`` and ``d`` are apart from ``a``."""
+        memories = [self.table.get(target).memory for target in targets]
+        if len(set(memories)) != len(memories):
+            raise NotCovered("two of the tensors it writes share memory")
+        given = [*args, *kwargs.values()]
+        in_lists = any(isinstance(x, (list, tuple)) and any(leaf is targets[0] for leaf in x) for x in given)
+        for argument in given:
+            if not in_lists and any(argument is target for target in targets):
+                continue  # one of those that are written, each an argument of its own
+            in_step = isinstance(argument, (list, tuple)) and len(argument) == len(targets)
+            for place, leaf in enumerate(flatten(argument)):
+                entry = self.table.get(leaf) if isinstance(leaf, Tensor) else None
+                if entry is None:
+                    continue
+                others = [memory for k, memory in enumerate(memories) if not (in_step and k == place)]
+                if entry.memory in others:
+                    raise NotCovered("a tensor that it reads shares memory with one that it writes before")
+
+    def _first(self, target: Tensor, entry: Entry) -> Tensor:
+        """The tensor the memory of ``target`` was made for, with its latest contents."""
+        if entry.memory.value is not None:
+            return entry.memory.value
+        return entry.owner.tensor if entry.owner is not None else target
 
     def _store(self, target: Tensor, entry: Entry, value: Tensor) -> None:
         """Make ``value`` the contents of ``target`` and, through its chain of views, of the memory behind it."""
@@ -241,11 +282,7 @@ class Functionalizer:
             raise NotCovered("it changes the size of a tensor")
         if value.dtype != target.dtype:
             value = aten._to_copy.default(value, dtype=target.dtype)
-        memory = entry.memory
-        if memory.value is not None:
-            base = memory.value
-        else:
-            base = entry.owner.tensor if entry.owner is not None else target
+        memory, base = entry.memory, self._first(target, entry)
         seen = [base]
         for step in entry.chain:
             seen.append(step(seen[-1]))
@@ -254,9 +291,16 @@ class Functionalizer:
             contents = _scatter(viewed, contents, step)
         if tuple(contents.stride()) != memory.stride or self.table.get(contents) is None or contents is base:
             contents = aten.copy.default(base, contents)
+        self.replace(memory, contents)
+        # What is written has other memory than what it is written into: good enough to be read, not to be looked at by
+        # a view, which must see the contents.
+        if value is not contents and value.stride() == target.stride() and self.table.get(value) is not None:
+            entry.written, entry.written_version = value, memory.version
+
+    def replace(self, memory: Memory, contents: Tensor) -> None:
+        """Give ``memory`` other contents. Every tensor that looks at it is out of date now."""
         self.active = True
         self.table.rehome(contents, memory)
-        entry.value, entry.version, entry.node = value, memory.version, self.table.get(value).node
 
     def _change_view(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> Tensor:
         """``squeeze_`` and its kind change what a tensor object looks at and no contents."""
@@ -274,7 +318,21 @@ class Functionalizer:
         if entry.chain:
             entry.chain = seen.chain
         else:
-            entry.memory = type(entry.memory)(tuple(target.stride()))
+            entry.memory = Memory(tuple(target.stride()))
             entry.version = 0
-        entry.node, entry.value = seen.node, None if was_itself else value
+            if not was_itself:
+                self.replace(entry.memory, value)
+                entry.version = entry.memory.version
+        entry.node, entry.value, entry.written = seen.node, None if was_itself else value, None
         return target
+
+
+def _are_apart(tensor: Tensor) -> bool:
+    """Whether no two elements share an address, as far as the strides say so plainly: each dimension steps over all
+    that the smaller ones reach."""
+    reach = 0
+    for stride, extent in sorted((s, n) for s, n in zip(tensor.stride(), tensor.shape, strict=True) if n != 1):
+        if stride <= reach:
+            return tensor.numel() == 0
+        reach += (extent - 1) * stride
+    return True

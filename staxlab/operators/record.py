@@ -25,8 +25,9 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ..capture.graph import Graph, Node, describe_value
+from ..capture.graph import Graph, Node, describe_value, nodes_in
 from ..capture.module import GraphModule, Interpreter
+from ..capture.values import call_with_autocast
 from ..options import Options
 from ..provenance import NO_ORIGINS, Origins, SourceLocation
 from .basis import complete_arguments, decomposition_of, is_faithful, is_random, is_view, written_arguments
@@ -96,6 +97,7 @@ class Recorder(TorchDispatchMode):
         self.table = TensorTable()
         self.writes = Functionalizer(self)
         self.position = _Position()
+        self.captured: Node | None = None  # the node being executed
         self.log = _Log()
         self.trusted: dict[int, torch.Tensor] = {}  # literals of the program, by id
 
@@ -153,11 +155,15 @@ class Recorder(TorchDispatchMode):
         (its contents will have been written back), not the value the input was given."""
         if not isinstance(leaf, torch.Tensor):
             return leaf
+        if (known := self.table.get(leaf)) is not None:
+            self.position = _Position(known.node.origins, known.node.location)
         node = self.node_of(leaf)
         entry = self.table.get(leaf)
         if entry.memory.literal and entry.memory.version == 0:
-            with self:
-                return self.node_of(leaf.clone())  # the caller may write into what it gets
+            with self:  # the caller may write into what it gets
+                base = entry.owner.tensor if entry.owner is not None else leaf
+                self.writes.replace(entry.memory, base.clone())
+                return self.node_of(leaf)
         if entry.memory.placeholder is None or entry.memory.version == 0:
             return node
         node, tensor = entry.memory.placeholder, entry.memory.value
@@ -206,7 +212,9 @@ class Recorder(TorchDispatchMode):
                 return self.writes.write(func, args, kwargs)
             except NotCovered as reason:
                 return self._write_for_real(func, args, kwargs, written, str(reason))
-        args, kwargs = self.writes.present(args), self.writes.present(kwargs)
+        only_read = not is_view(func)
+        args = self.writes.present(args, only_read=only_read)
+        kwargs = self.writes.present(kwargs, only_read=only_read)
         if self.basis is not None and func not in self.basis and not is_random(func):
             done, result = self._try_decomposition(func, args, kwargs)
             if done:
@@ -278,13 +286,22 @@ class Recorder(TorchDispatchMode):
 
     def _write_down(self, func: Any, args: tuple, kwargs: dict[str, Any], result: Any) -> None:
         if func is aten.lift_fresh.default:
-            self.trusted[id(args[0])] = args[0]  # torch.tensor([1., 2.]): a literal of the program
+            self._trust(args[0])
         if isinstance(result, torch.Tensor) and any(result is leaf for leaf in flatten((args, kwargs))):
             return  # an operator that hands its argument back is no operation
         node_args, node_kwargs = complete_arguments(func, self._nodes_for(args), self._nodes_for(kwargs))
         node = self._create("call_function", func, node_args, node_kwargs, describe_value(result))
         self._note_dependence_on_data(node, func, args, result)
         self._register(node, result, set(), (func, args, kwargs) if is_view(func) else None)
+
+    def _trust(self, tensor: torch.Tensor) -> None:
+        """``torch.tensor([1., 2.])`` is a literal of the program: the same at every run, so the graph may keep it. Not
+        so ``torch.tensor([n, 2.])`` with a tensor ``n``, which PyTorch reads out of the dispatcher's sight."""
+        self.trusted[id(tensor)] = tensor
+        if self.table.get(tensor) is None and self.captured is not None and _builds_on_tensors(self.captured):
+            node = self.node_of(tensor)
+            reason = "the values of tensors become part of a literal (torch.stack keeps them in the graph)"
+            self.log.obstacles.append((node, "data-dependent", reason))
 
     def _register(self, node: Node, result: Any, known: set[int], view: tuple | None = None) -> None:
         """Remember which tensors ``node`` defines; results of an operator with several get a ``getitem`` each.
@@ -391,8 +408,27 @@ class _NodeByNode(Interpreter):
         self.recorder = recorder
 
     def run_node(self, node: Node) -> Any:
-        self.recorder.position = _Position(node.origins, node.location)
+        self.recorder.position, self.recorder.captured = _Position(node.origins, node.location), node
         return super().run_node(node)
+
+
+# Calls that make a tensor of Python data, and the place of the data among their arguments.
+_LITERALS = (
+    (torch.tensor, 0), (torch.as_tensor, 0), (torch.asarray, 0), ("new_tensor", 1), (torch.Tensor.new_tensor, 1),
+)  # fmt: skip
+
+
+def _builds_on_tensors(node: Node) -> bool:
+    """Whether a captured call makes a tensor out of a Python list with tensors in it: the literal's data, or a list
+    among the subscripts of ``x[:, [n, 0]]``."""
+    target, args = node.target, node.args
+    if target is call_with_autocast:
+        _, target, *args = args
+    if target is operator.getitem or target is operator.setitem:
+        subscripts = args[1] if isinstance(args[1], tuple) else (args[1],)
+        return any(nodes_in(subscript) for subscript in subscripts if isinstance(subscript, list))
+    place = next((place for maker, place in _LITERALS if target is maker or target == maker), None)
+    return place is not None and bool(nodes_in((tuple(args[place:]), node.kwargs)))
 
 
 _INDEXED = (aten.index.Tensor, aten._unsafe_index.Tensor)

@@ -62,7 +62,8 @@ class ViewStep:
 
 @dataclass(eq=False)
 class Entry:
-    """What is known of a tensor object. ``value`` is the tensor that has its contents now, if not the object itself."""
+    """What is known of a tensor object. ``value`` is the tensor that has its contents as of ``version``, if not the
+    object itself; ``written`` has the contents as of ``written_version`` too, but other memory."""
 
     reference: weakref.ref
     node: Node
@@ -71,6 +72,8 @@ class Entry:
     version: int = 0
     value: torch.Tensor | None = None
     owner: Owner | None = None
+    written: torch.Tensor | None = None
+    written_version: int = -1
 
     @property
     def is_current(self) -> bool:

@@ -170,3 +170,39 @@ def test_recording_imports_neither_torchs_compiler_nor_sympy():
     )
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert result.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x, n: x[torch.tensor([n, 0])],
+        lambda x, n: x[torch.as_tensor([[n, 0]])],
+        lambda x, n: x[torch.asarray([0, n])],
+        lambda x, n: x[n.new_tensor([n])],
+        lambda x, n: x.view(3, 3)[:, [n]],
+        lambda x, n: x.view(3, 3).__setitem__((slice(None), [n]), 5.0),
+        lambda x, n: torch.tensor(((1, n), (0, n))) * 1.5,
+    ],
+)
+def test_a_literal_made_of_tensors_is_no_literal(function):
+    import staxlab
+
+    compiled = staxlab.compile(function, backend="aot_eager")
+    with pytest.warns(staxlab.errors.FallbackWarning, match="become part of a literal"):
+        for n in (2, 1, 0):
+            given, expected = (torch.arange(9.0), torch.arange(9.0))
+            assert_same(compiled(given, torch.tensor(n)), function(expected, torch.tensor(n)))
+            assert_same(given, expected)
+
+
+def assert_same(result, expected) -> None:
+    assert (result is None and expected is None) or torch.equal(result, expected)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [lambda x, n: x[torch.tensor([1, 0])] + n, lambda x, n: x[[0, 1]] + n, lambda x, n: x.new_tensor([1, 2]) + n],
+)
+def test_a_literal_beside_tensors_stays_a_literal(function):
+    operators = operators_of(function, torch.arange(9.0), torch.tensor(2))
+    assert operators.is_pure
