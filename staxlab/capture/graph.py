@@ -261,6 +261,14 @@ class Graph:
         self._names: set[str] = set()
         self._insert_before: Node | None = None
 
+    def __repr__(self) -> str:
+        return f"<graph of {len(self)} nodes>"
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
+        from ..view import mimebundle
+
+        return mimebundle(self)
+
     # -- reading ----------------------------------------------------------------------------------------------------
 
     @property

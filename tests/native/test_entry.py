@@ -100,6 +100,7 @@ MUTATIONS = {
     "no elements": lambda x: torch.randn(0, 4),
     "a parameter": lambda x: torch.nn.Parameter(x.clone(), requires_grad=False),
     "negative bit": lambda x: torch.randn(4, 4, dtype=torch.cfloat).conj().imag,
+    "imaginary part": lambda x: torch.randn(4, 4, dtype=torch.cfloat).imag,
     "complex": lambda x: torch.randn(4, 4, dtype=torch.cfloat),
     "conjugate bit": lambda x: torch.randn(4, 4, dtype=torch.cfloat).conj(),
     "inference tensor": lambda x: _inference(),
@@ -121,9 +122,19 @@ def _inference():
         return torch.randn(4, 4)
 
 
-@settings(max_examples=150, deadline=None)
+@pytest.mark.parametrize("name", MUTATIONS)
+def test_a_change_of_one_thing_is_seen(name):
+    for before in ("nothing", "imaginary part"):
+        check_sequence([before, name, before], again=True)
+
+
+@settings(max_examples=100, deadline=None)
 @given(st.lists(st.sampled_from(sorted(MUTATIONS)), min_size=1, max_size=7), st.booleans())
 def test_what_is_served_is_what_the_key_allows(names, again):
+    check_sequence(names, again)
+
+
+def check_sequence(names, again):
     """Any sequence of tensors whose metadata changes in any way gives eager's values, and as many versions as there are
     different keys: one less would be a wrong hit, one more a needless compilation."""
     compiled = dispatcher(affine, max_versions=64)
@@ -162,6 +173,16 @@ def test_numbers_are_compared_as_the_key_compares_them(values):
             result, k = compiled(x, value)
             assert type(k) is type(value) and repr(k) == repr(value)
     assert len(compiled.versions) == len(values)
+
+
+def test_more_or_fewer_arguments_are_another_version():
+    compiled = dispatcher(lambda *xs: sum(xs[1:], xs[0] * 2))
+    x, y = torch.randn(4), torch.randn(4)
+    for _ in range(4):
+        assert torch.equal(compiled(x), x * 2)
+        assert torch.equal(compiled(x, y), x * 2 + y)
+        assert torch.equal(compiled(x, y, x + y), x * 2 + y + (x + y))
+    assert len(compiled.versions) == 3
 
 
 def test_tensors_that_share_memory_are_another_version():

@@ -390,3 +390,11 @@ def test_without_pygments_code_is_plain(monkeypatch):
     monkeypatch.setitem(sys.modules, "pygments.lexers", None)
     tree = read(view.html(examples.kernel()))
     assert not tree.find("span", class_="sx-keyword") and "#pragma omp parallel for" in tree.text
+
+
+def test_a_graph_draws_itself():
+    from staxlab.capture.tracer import trace
+
+    graph = trace(lambda x: x + 1, (torch.ones(2),), {}).graph
+    bundle = graph._repr_mimebundle_()
+    assert "<svg" in bundle["text/html"] and "add" in bundle["text/plain"] and repr(graph) == "<graph of 3 nodes>"
