@@ -446,6 +446,13 @@ static int describe(Expected *expected, PyObject *object) {
     if (!flag) return -1;
     expected->requires_grad = flag == Py_True;
     Py_DECREF(flag);
+    flag = PyObject_CallMethodNoArgs(object, is_neg_name);
+    if (!flag) return -1;
+    Py_DECREF(flag);
+    if (flag == Py_True) {
+        PyErr_SetString(PyExc_ValueError, "a tensor with a pending change of sign is not known by its metadata");
+        return -1;
+    }
     expected->type = (PyTypeObject *)Py_NewRef(Py_TYPE(object));
     expected->device = tensor.device;
     expected->dtype = tensor.dtype;

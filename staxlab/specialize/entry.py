@@ -162,4 +162,8 @@ class Lines:
 
 
 def _is_plain(value: Any) -> bool:
-    return type(value) in (torch.Tensor, torch.nn.Parameter) and value.layout is torch.strided
+    """Whether metadata says all there is to say about a tensor. The entry looks for a pending change of sign and takes it
+    for a tensor it does not know; it has no look at a pending conjugation."""
+    if type(value) not in (torch.Tensor, torch.nn.Parameter) or value.layout is not torch.strided:
+        return False
+    return not (value.dtype.is_complex or value.is_neg())
