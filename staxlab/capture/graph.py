@@ -16,6 +16,7 @@ Six opcodes (Table 3.1)::
 
 from __future__ import annotations
 
+import heapq
 import keyword
 import re
 from collections.abc import Callable, Iterable, Iterator
@@ -115,11 +116,49 @@ def map_nodes(argument: Any, change: Callable[[Node], Any]) -> Any:
     return argument
 
 
+def substitute(argument: Any, old: Node, new: Any) -> Any:
+    """``argument`` with ``new`` wherever it held ``old``; the parts that do not hold it are kept as they are."""
+    if argument is old:
+        return new
+    if type(argument) in (tuple, list):
+        changed = {}
+        for position, part in enumerate(argument):
+            if part is old:
+                changed[position] = new
+            elif isinstance(part, (tuple, list, dict, slice)):
+                inside = substitute(part, old, new)
+                if inside is not part:
+                    changed[position] = inside
+        if not changed:
+            return argument
+        parts = list(argument)
+        for position, part in changed.items():
+            parts[position] = part
+        return tuple(parts) if type(argument) is tuple else parts
+    if isinstance(argument, (tuple, list, dict, slice)):
+        found = nodes_in(argument)
+        return map_nodes(argument, lambda node: new if node is old else node) if old in found else argument
+    return argument
+
+
 def nodes_in(argument: Any) -> list[Node]:
     """The nodes inside an argument structure, left to right, with repetitions."""
     found: list[Node] = []
-    map_nodes(argument, lambda node: found.append(node) or node)
+    _collect(argument, found)
     return found
+
+
+def _collect(argument: Any, found: list[Node]) -> None:
+    if isinstance(argument, Node):
+        found.append(argument)
+    elif isinstance(argument, (tuple, list)):
+        for part in argument:
+            _collect(part, found)
+    elif isinstance(argument, dict):
+        for part in argument.values():
+            _collect(part, found)
+    elif isinstance(argument, slice):
+        _collect((argument.start, argument.stop, argument.step), found)
 
 
 class Node:
@@ -179,12 +218,13 @@ class Node:
             node.users[self] = None
 
     def replace_input(self, old: Node, new: Any) -> None:
-        """Read ``new`` wherever this node read ``old``."""
-
-        def change(node: Node) -> Any:
-            return new if node is old else node
-
-        self._set(map_nodes(self._args, change), map_nodes(self._kwargs, change))
+        """Read ``new`` wherever this node read ``old``. Looks at this node's arguments, not at their other users."""
+        if self not in old.users:
+            return
+        self._args, self._kwargs = substitute(self._args, old, new), substitute(self._kwargs, old, new)
+        del old.users[self]
+        for node in nodes_in(new):
+            node.users[self] = None
 
     def replace_all_uses_with(self, new: Node) -> None:
         """Redirect every user of this node to ``new``, whose origins absorb this node's."""
@@ -253,13 +293,43 @@ def _format_meta(value: Any) -> str:
 
 class Graph:
     """A topologically ordered list of nodes. Records treat a graph as immutable once their stage has finished;
-    a pass works on :meth:`copy`."""
+    a pass works on :meth:`copy`.
+
+    Insertions and removals are put down and carried out together when the order is next read, in O(V): a pass that
+    walks the graph once and edits k places takes O(V + k), not O(V k).
+    """
 
     def __init__(self) -> None:
-        self._nodes: list[Node] = []
+        self._order: list[Node] = []
+        self._inserted: dict[Node, list[Node]] = {}  # new nodes that go right before a node
+        self._erased: set[Node] = set()
         self._next_id = 0
         self._names: set[str] = set()
+        self._next_suffix: dict[str, int] = {}
+        self._free_suffixes: dict[str, list[int]] = {}  # heaps: suffixes of names that were given back
         self._insert_before: Node | None = None
+
+    @property
+    def _nodes(self) -> list[Node]:
+        """The nodes in order, after all edits."""
+        if not self._inserted and not self._erased:
+            return self._order
+        settled: list[Node] = []
+        pending = self._order[::-1]
+        while pending:
+            node = pending.pop()
+            before = self._inserted.pop(node, None)
+            if before is not None:  # they come first, and others may have been put before them
+                pending.append(node)
+                pending.extend(reversed(before))
+            elif node not in self._erased:
+                settled.append(node)
+        if self._inserted:
+            lost = ", ".join(f"%{node.name}" for nodes in self._inserted.values() for node in nodes)
+            self._inserted = {}
+            raise TransformError(f"{lost} was to go before a node that is not in the graph")
+        self._order, self._erased = settled, set()
+        return settled
 
     def __repr__(self) -> str:
         return f"<graph of {len(self)} nodes>"
@@ -337,7 +407,7 @@ class Graph:
         if self._insert_before is None:
             self._nodes.append(node)
         else:
-            self._nodes.insert(self._nodes.index(self._insert_before), node)
+            self._inserted.setdefault(self._insert_before, []).append(node)
         return node
 
     def placeholder(self, name: str, **details: Any) -> Node:
@@ -361,9 +431,14 @@ class Graph:
         if node.users:
             users = ", ".join(f"%{user.name}" for user in node.users)
             raise TransformError(f"cannot erase %{node.name}: it is used by {users}")
+        if node.graph is not self or node in self._erased or node.name not in self._names:
+            raise TransformError(f"cannot erase %{node.name}: it is not in the graph")
         node._set((), {})
-        self._nodes.remove(node)
+        self._erased.add(node)
         self._names.discard(node.name)
+        base, _, suffix = node.name.rpartition("_")
+        if base and suffix.isdecimal():
+            heapq.heappush(self._free_suffixes.setdefault(base, []), int(suffix))
 
     def copy(self) -> tuple[Graph, dict[Node, Node]]:
         """A deep copy that keeps ids, names, metadata and origins, and the map from old nodes to new ones."""
@@ -371,13 +446,18 @@ class Graph:
         mapping: dict[Node, Node] = {}
         for node in self._nodes:
             twin = Node(clone, node.id, node.name, node.op, node.target)
-            twin._set(map_nodes(node._args, mapping.__getitem__), map_nodes(node._kwargs, mapping.__getitem__))
+            twin._args = map_nodes(node._args, mapping.__getitem__)
+            twin._kwargs = map_nodes(node._kwargs, mapping.__getitem__)
+            for source in nodes_in((twin._args, twin._kwargs)):
+                source.users[twin] = None
             twin.meta = dict(node.meta)
             twin.origins, twin.location = node.origins, node.location
-            clone._nodes.append(twin)
+            clone._order.append(twin)
             mapping[node] = twin
         clone._next_id = self._next_id
         clone._names = set(self._names)
+        clone._next_suffix = dict(self._next_suffix)
+        clone._free_suffixes = {base: list(heap) for base, heap in self._free_suffixes.items()}
         return clone, mapping
 
     def check(self) -> None:
@@ -403,12 +483,22 @@ class Graph:
         base = re.sub(r"\W", "_", base)
         if not base or base[0].isdigit() or keyword.iskeyword(base) or base in _RESERVED:
             base = f"_{base}"
-        name, count = base, 0
-        while name in self._names:
-            name = f"{base}_{count}"
-            count += 1
+        name = base if base not in self._names else self._suffixed(base)
         self._names.add(name)
         return name
+
+    def _suffixed(self, base: str) -> str:
+        """The base with the smallest suffix that makes it unique; suffixes are handed out in order, O(log V) each."""
+        free = self._free_suffixes.get(base, [])
+        while free:
+            name = f"{base}_{heapq.heappop(free)}"
+            if name not in self._names:
+                return name
+        count = self._next_suffix.get(base, 0)
+        while f"{base}_{count}" in self._names:
+            count += 1
+        self._next_suffix[base] = count + 1
+        return f"{base}_{count}"
 
 
 class _InsertionPoint:

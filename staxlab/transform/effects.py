@@ -14,7 +14,8 @@ from ..capture.graph import Graph, Node, TensorMeta, nodes_in
 
 
 class Effects:
-    """Alias groups of a graph. O((V + E) alpha(V)) to build; valid until the graph changes."""
+    """Alias groups of a graph. O((V + E) alpha(V)) to build; valid as long as the graph changes only in ways that are
+    told to :meth:`merge`."""
 
     def __init__(self, graph: Graph):
         self._parent: dict[Node, Node] = {node: node for node in graph}
@@ -59,6 +60,14 @@ class Effects:
         if self.is_written(node) or self.is_written(other):
             return False
         return not (self.is_returned(node) and (self.is_input(other) or self.is_returned(other)))
+
+    def merge(self, node: Node, other: Node) -> None:
+        """Note that the users of ``node`` now read ``other``: what is true of one's memory is true of both."""
+        groups = {self._find(node), self._find(other)}
+        self._union(node, other)
+        for marked in (self._inputs, self._written, self._returned):
+            if marked & groups:
+                marked.add(self._find(other))
 
     def _find(self, node: Node) -> Node:
         root = node

@@ -184,8 +184,8 @@ def _remove_identities(graph: Graph) -> list[Applied]:
             origins = node.origins | other.origins
             node.replace_all_uses_with(other)
             graph.erase(node)
+            effects.merge(node, other)
             applied.append(Applied(rule.name, rule.law, before, describe([other]), origins, rule.source))
-            effects = None
             break
     return applied
 

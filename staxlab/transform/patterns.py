@@ -235,7 +235,8 @@ def infer(name: str, args: tuple[Any, ...], root: Node) -> TensorMeta:
     """Metadata of a pointwise operation inside the expansion of ``root``."""
     meta: TensorMeta = root.val
     metas = [a.val for a in args if isinstance(a, Node)]
-    shape = tuple(torch.broadcast_shapes(*(m.shape for m in metas))) if metas else meta.shape
+    shapes = {m.shape for m in metas} or {meta.shape}
+    shape = shapes.pop() if len(shapes) == 1 else tuple(torch.broadcast_shapes(*shapes))
     dtype = torch.bool if name in COMPARISONS else meta.dtype
     same = next((m for m in (meta, *metas) if m.shape == shape), None)
     stride = same.stride if same is not None else contiguous_stride(shape)

@@ -137,10 +137,10 @@ def rewrite(
     current = copy_module(module)
     runs: list[PassRun] = []
     measures = [measure(current.graph)]
+    initial = snapshot = copy_module(module)  # what the graph was after the last change: copied when it changes
     for number in range(1, max_rounds + 1):
         changed_in_round = False
         for item in passes:
-            before = copy_module(current)
             applied = tuple(item.run(current.graph))
             if not applied:
                 runs.append(PassRun(number, item.name, False, measure=measures[-1]))
@@ -153,10 +153,11 @@ def rewrite(
                     f"last rule applied: {applied[-1]}"
                 )
             measures.append(now)
-            runs.append(PassRun(number, item.name, True, applied, before, copy_module(current), now))
+            before, snapshot = snapshot, copy_module(current)
+            runs.append(PassRun(number, item.name, True, applied, before, snapshot, now))
             changed_in_round = True
         if not changed_in_round:
-            return TransformLog(copy_module(module), current, tuple(runs), tuple(measures))
+            return TransformLog(initial, current, tuple(runs), tuple(measures))
     raise TransformError(f"no fixed point after {max_rounds} rounds; last change by {runs[-1].name}")
 
 
