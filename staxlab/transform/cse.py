@@ -44,8 +44,7 @@ def eliminate_common_subexpressions(graph: Graph) -> list[Applied]:
             continue
         before = describe([first, node])
         node.replace_all_uses_with(first)
-        if effects.is_returned(node):
-            effects._returned.add(effects._find(first))
+        effects.merge(node, first)
         graph.erase(node)
         applied.append(
             Applied("merge", "two equal computations -> one", before, describe([first]), first.origins, source)
