@@ -8,7 +8,9 @@ their own further down. Those stay. So ``selu`` and ``elu`` are written with ``e
 chain keeps the accuracy of the operator.
 
 In float16 and bfloat16 every primitive would round its result, where the operator rounds once; there composites stay
-whole.
+whole. They also stay whole where gradients are recorded: equal values do not mean equal derivatives. ``relu6`` has the
+derivative 0 at 0 and ``clamp`` the derivative 1, and in the gradient of ``where(x > 0, x, expm1(x))`` the overflow of
+the side not taken turns up as ``0 * inf``.
 """
 
 from __future__ import annotations
@@ -87,7 +89,7 @@ def _expression(node: Node) -> Apply | None:
     if name not in EXPANSIONS or not node.args or not isinstance(node.args[0], Node):
         return None
     source = node.args[0].val
-    if not isinstance(node.val, TensorMeta) or not isinstance(source, TensorMeta):
+    if not isinstance(node.val, TensorMeta) or not isinstance(source, TensorMeta) or node.val.requires_grad:
         return None
     if source.dtype not in (torch.float32, torch.float64) or (source.dtype, source.shape) != (
         node.val.dtype,

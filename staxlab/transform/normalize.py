@@ -101,13 +101,14 @@ def _constant_to_the_right(node: Node) -> list[Applied]:
 
 
 def _remove_in_place(graph: Graph) -> list[Applied]:
-    """``t.relu_()`` becomes ``t.relu()`` where ``t`` is a fresh intermediate that nothing else reads."""
+    """``t.relu_()`` becomes ``t.relu()`` where ``t`` is a fresh intermediate that nothing else reads. Writes that require grad
+    stay: autograd reads ``t`` as well, and raises where it has saved what is overwritten."""
     applied: list[Applied] = []
     for node in graph:
         target = node.args[0] if node.args and isinstance(node.args[0], Node) else None
         if target is None or not node.meta.get("mutates") or not is_in_place(node) or not _is_private(target, node):
             continue
-        if not same_metadata(node, target) or not _keeps_dtype(node, target):
+        if not same_metadata(node, target) or not _keeps_dtype(node, target) or node.val.requires_grad:
             continue
         before = node.format()
         if node.kwargs.get("inplace") is True:
