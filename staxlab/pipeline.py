@@ -19,8 +19,10 @@ from typing import Any
 
 import torch
 
+from .capture.autograd import autograd_obstacle
 from .capture.graph import Graph
 from .capture.module import GraphModule, Interpreter
+from .capture.values import memory_obstacle
 from .errors import BuildError, FallbackWarning, LoweringError, MissingDependencyError, OptionError, StaxError
 from .options import Decision, DeviceSpec, Options
 from .provenance import SourceLocation, warn_user
@@ -394,6 +396,8 @@ REMEDIES = {
     "pending": "pass x.resolve_conj().resolve_neg(), which carries it out in memory",
     "symbolic": "compile without dynamic=True, which makes one kernel for each shape",
     "requires-grad": "where no gradient is needed, call it under torch.no_grad() or use .requires_grad_(False)",
+    "inference": "enter torch.inference_mode() around the call, or use torch.no_grad() inside",
+    "device": "move the tensors to the CPU or to a CUDA device",
     "opaque": "use operators that leave the decision in the data: torch.where, masks, staxlab.gate",
     "mutation": "rewrite the operation without mutation: x = x + 1 in the place of x.add_(1)",
     "data-dependent": "keep the value a tensor instead of reading it into Python: torch.where, masks, staxlab.gate",
@@ -414,6 +418,11 @@ def _obstacle(compilation: Compilation, stage: str) -> Fallback | None:
         names = ", ".join([node.name for node, tensor in pairs if tensor.requires_grad][:3])
         reason = f"an input requires grad ({names}), and autograd runs training regions operator by operator for now"
         return Fallback(reason, REMEDIES["requires-grad"])
+    if stage == "capture":
+        fallback = autograd_obstacle(compilation.graph) or memory_obstacle(compilation.graph)
+        if fallback is not None:
+            reason, kind, node = fallback
+            return Fallback(reason, REMEDIES[kind], node.location)
     if stage == "capture" and any(map(is_pending, compilation.sample)):
         reason = "an input has a pending negation or conjugation, which kernels would not see"
         return Fallback(reason, REMEDIES["pending"])

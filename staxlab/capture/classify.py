@@ -41,6 +41,9 @@ NON_DIFFERENTIABLE = frozenset(
      "heaviside", "nextafter", "tensor", "empty_strided", "new_empty_strided", "bernoulli"}
 )  # fmt: skip
 
+# Results that share memory with the argument and are no views of it as far as gradients are concerned.
+LEAVES_FAMILY = frozenset({"detach", "data"})
+
 DATA_REMEDY = "keep the computation in PyTorch operations, or move this step out of the compiled function"
 _GRAD_REMEDY = "call it outside the compiled function: compile the forward computation only"
 REFUSED: dict[str, tuple[str, str]] = {

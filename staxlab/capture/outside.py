@@ -22,9 +22,9 @@ import linecache
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from types import BuiltinFunctionType, FrameType
+from types import BuiltinFunctionType, CodeType, FrameType
 from typing import Any
 
 import torch
@@ -66,6 +66,7 @@ class Outside:
     def __init__(self) -> None:
         self.refusal: CaptureError | None = None
         self.effects: list[PythonEffect] = []
+        self.calls: dict[CodeType, Callable[[FrameType], None]] = {}  # asked when Python code with that object begins
         self._before: dict[int, bytes] = {}
 
     @contextlib.contextmanager
@@ -80,6 +81,8 @@ class Outside:
                 self._returned(argument)
             elif event == "call" and frame.f_code is _ENVIRONMENT:
                 self._environment(frame)
+            elif event == "call" and frame.f_code in self.calls:
+                self.calls[frame.f_code](frame)
             if previous is not None:
                 previous(frame, event, argument)
 

@@ -14,11 +14,12 @@ Only where there is no value is a stand-in needed: with ``execute=False`` (purel
 from __future__ import annotations
 
 import weakref
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
+from .autograd import Family
 from .graph import Node, TensorMeta
 
 
@@ -26,13 +27,17 @@ from .graph import Node, TensorMeta
 class Symbol:
     """The symbol of a tensor: a node, and for an element of a multi-result operation the indices leading to it.
 
-    ``requires_grad`` is what eager execution would report (the sample itself runs without recording gradients).
+    ``family.requires_grad`` is what eager execution would report (the sample itself runs without recording gradients).
     """
 
     node: Node
     path: tuple[int, ...] = ()
-    requires_grad: bool = False
+    family: Family = field(default_factory=Family)
     is_input: bool = False
+
+    @property
+    def requires_grad(self) -> bool:
+        return self.family.requires_grad
 
 
 class SymbolTable:

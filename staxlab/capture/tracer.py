@@ -9,8 +9,9 @@ node to the graph **and** runs the call on the sample. Control flow therefore ju
 * a question about data (``if x.sum() > 0``, ``int(x.max())``): answered from the sample and noted as a
   :class:`~staxlab.capture.gates.DataGate`, which later calls have to answer in the same way.
 
-The sample runs with gradient recording off; whether a value *would* require grad is tracked beside it. An operation
-under ``no_grad`` on a value that requires grad is recorded on ``value.detach()``, so that no node depends on a mode.
+The sample runs with gradient recording off; whether a value *would* require grad is tracked beside it
+(:mod:`.autograd`). An operation under ``no_grad`` on a value that requires grad is recorded on ``value.detach()``, so
+that no node depends on a mode; only writes and views keep theirs.
 
 What a graph cannot express ends in a :class:`~staxlab.errors.CaptureError` that names the user's line. An exception of
 the user's own code passes through with its own traceback.
@@ -34,6 +35,7 @@ from ..specialize.free_variables import Environment, Place, collect
 from ..specialize.signature import aliasing
 from ..specialize.structure import Parameters, argument_leaves, children, rebuild_container
 from . import classify
+from .autograd import APPLY, Books, Family, check_transforms, written
 from .binding import compile_bind, output_specification
 from .gates import KINDS, DataGate, replay_graph
 from .graph import Graph, Node, TensorMeta, describe_value, target_name
@@ -52,6 +54,7 @@ from .values import (
     check_plain,
     check_supported,
     contains_tensor,
+    explained,
     map_leaves,
     map_tensors,
     name_of,
@@ -59,6 +62,7 @@ from .values import (
     shares_storage,
     source_of,
     tensors_in,
+    unknown_tensor,
     with_grad,
 )
 
@@ -107,6 +111,8 @@ class Tracer(TorchFunctionMode):
         self.free_places: list[Place] = []
         self.watcher = Watcher(lambda: Frame(Tracer._call.__code__).location)
         self.outside = Outside()
+        self.books = Books(self.symbols.get, lambda: Frame(Tracer._call.__code__).location)
+        self.outside.calls[APPLY] = self.books.custom_function
         self.ambient = read_ambient()
         self.autocast = autocast_state()
         self.detached: dict[Node, Node] = {}
@@ -143,7 +149,7 @@ class Tracer(TorchFunctionMode):
                 )
             expressions = self._make_placeholders(leaves)
             with self.outside.watched():
-                result = self._call()
+                result = self._run_function()
             self._check_after(random_state, python_state)
             spec = self._finish(result)
             self.effects += self.outside.effects + python_state.effects()
@@ -193,6 +199,17 @@ class Tracer(TorchFunctionMode):
             source_file=file,
         )
 
+    def _run_function(self) -> Any:
+        try:
+            return self._call()
+        except StaxError:
+            raise
+        except Exception as error:
+            refusal = self.refusal or self.watcher.refusal or self.books.refusal
+            if refusal is None:
+                raise
+            raise explained(refusal, error) from error
+
     def _call(self) -> Any:
         """Run the user's function under both modes. Frames above this one are not the user's."""
         args, kwargs = self._sample_arguments()
@@ -237,14 +254,15 @@ class Tracer(TorchFunctionMode):
         self.inputs.insert(position, Input(node.name, path, is_free, meta))
         self.samples.insert(position, tensor)
         if self.symbols.get(tensor) is None:  # the same tensor passed twice: the first placeholder stands for both
-            self.symbols.set(tensor, Symbol(node, (), tensor.requires_grad, is_input=True), pin=True)
+            self.books.trains |= tensor.requires_grad and self.ambient.grad_mode
+            self.symbols.set(tensor, Symbol(node, (), Family(tensor.requires_grad), is_input=True), pin=True)
         self.watcher.protect(tensor)
         return node
 
     def _check_after(self, random_state: RandomState, python_state: PythonState) -> None:
         if self.refusal is not None:
             raise self.refusal  # the user's code caught our refusal and went on
-        refusal = self.watcher.refusal or self.outside.refusal
+        refusal = self.watcher.refusal or self.outside.refusal or self.books.refusal
         if refusal is not None:
             raise refusal
         self._check_not_caught()
@@ -282,7 +300,10 @@ class Tracer(TorchFunctionMode):
     def _finish(self, result: Any) -> Any:
         flat: dict[Node, int] = {}
 
+        returned: list[Family] = []
+
         def position(tensor: torch.Tensor) -> int:
+            returned.append(self._symbol(tensor).family)
             return flat.setdefault(self._node_of(tensor), len(flat))
 
         formatted = any("text" in effect.what for effect in self.effects)
@@ -293,6 +314,7 @@ class Tracer(TorchFunctionMode):
         placeholders = self.graph.placeholders
         for first, second, _ in aliasing(self.samples):  # part of the key, so it holds at every call
             placeholders[second].meta["overlaps"] = placeholders[first].name
+        self.books.restore_modes(self.graph, returned)
         self.graph.check()
         return spec
 
@@ -302,11 +324,12 @@ class Tracer(TorchFunctionMode):
         kwargs = kwargs or {}
         if func is torch._C._set_grad_enabled:
             return func(*args, **kwargs)
-        if self.refusal is not None:
-            raise self.refusal
+        if self.refusal is not None or self.books.refusal is not None:
+            raise self.refusal or self.books.refusal
         self.frame = Frame(Tracer._call.__code__)
         try:
             self._check_not_caught()
+            check_transforms()
             return self._intercept(func, args, kwargs)
         except StaxError as error:
             if error.where is None and self.frame.location is not None:
@@ -339,8 +362,10 @@ class Tracer(TorchFunctionMode):
             return self._run(func, args, kwargs, CallFacts())
         if name == "__deepcopy__":
             func, args = torch.Tensor.clone, args[:1]
-        if name == "requires_grad_":
-            return self._set_requires_grad(args[0], *args[1:], **kwargs)
+        if name in ("requires_grad_", "detach_"):
+            return self._set_requires_grad(args[0], *(args[1:] if name == "requires_grad_" else (False,)), **kwargs)
+        if name == "is_inference" and self._symbol(args[0]).family.inference:
+            return True
         return self._record(func, name, args, kwargs)
 
     def _property(self, func: Any, verb: str, name: str, args: tuple) -> Any:
@@ -417,8 +442,11 @@ class Tracer(TorchFunctionMode):
         value = self._value(func, args, kwargs, tensors, facts)
         if value is NotImplemented or (not tensors and not contains_tensor(value)):
             return value  # `x == None`, or a question about no tensor at all, such as torch.promote_types
+        given = args
         op, target, args, kwargs = spell(func, args, kwargs, self.frame)
-        detach = needs_grad and self.ambient.grad_mode and not grad
+        aliases = shares_storage(value, tensors)
+        recording_off = self.ambient.grad_mode and not grad
+        detach = needs_grad and recording_off and not (facts.mutates or aliases)
         node_of = self._detached_node if detach else self._node_of
         args, kwargs = map_tensors(args, node_of), map_tensors(kwargs, node_of)
         title = name if target is builtins.getattr else None
@@ -428,22 +456,27 @@ class Tracer(TorchFunctionMode):
             op, target, args, title = "call_function", call_with_autocast, (autocast, called, *args), name.strip("_")
         node = self.graph.create(op, target, args, kwargs, location=self.frame.location, name=title or None)
         node.meta.update(facts.as_meta())
+        if recording_off:
+            node.meta["recording_off"] = True
+        if torch.is_inference_mode_enabled() and not self.ambient.inference_mode:
+            node.meta["inference_mode"] = True
         requires_grad = needs_grad and grad and name not in classify.NON_DIFFERENTIABLE
+        if requires_grad:
+            self.books.check_saved_tensors_hooks()
         if isinstance(value, Proxy):
             if value.known is not None:
                 node.meta["val"] = value.known
             node.meta["aliases"] = True  # unknown without a value
-            self.symbols.set(value, Symbol(node, (), requires_grad), pin=True)
+            self.symbols.set(value, Symbol(node, (), Family(requires_grad)), pin=True)
             return value
-        described = describe_value(value)
-        if value is not None:
-            node.meta["val"] = with_grad(described, True) if requires_grad else described
-        if shares_storage(value, tensors):
+        if aliases:
             node.meta["aliases"] = True
-        self._remember(value, node, (), requires_grad, facts)
-        if facts.mutates:
-            for tensor, symbol in zip(tensors, symbols, strict=True):
-                symbol.requires_grad = symbol.requires_grad or (requires_grad and tensor.is_floating_point())
+        if facts.mutates and requires_grad:
+            for tensor in written(name, value, given, tensors):
+                self._symbol(tensor).family.requires_grad |= tensor.is_floating_point() or tensor.is_complex()
+        self._remember(value, node, (), requires_grad, facts, name, tensors)
+        if value is not None:
+            node.meta["val"] = self.books.described(value)
         if contains_tensor(value):
             if facts.dynamic_shape or facts.reads_data:
                 self.gates.append(DataGate(node, "shape", KINDS["shape"](value), self.frame.location))
@@ -488,25 +521,13 @@ class Tracer(TorchFunctionMode):
 
     def _symbol(self, tensor: torch.Tensor) -> Symbol:
         symbol = self.symbols.get(tensor)
-        if symbol is None:
-            return self._lift(tensor)
-        if not symbol.is_input and tensor.grad_fn is not None:
-            raise CaptureError(
-                "a custom torch.autograd.Function would lose its backward in the graph",
-                remedy="call the compiled function under torch.no_grad(), or keep the custom function outside",
-            )
-        return symbol
+        return self._lift(tensor) if symbol is None else symbol
 
     def _lift(self, tensor: torch.Tensor) -> Symbol:
         """A free tensor met for the first time becomes a leading placeholder (Section 2.5)."""
         place, found = self._free_by_id.get(id(tensor), (None, None))
         if place is None or found is not tensor:
-            raise CaptureError(
-                f"the function uses a tensor ({describe_value(tensor)}) that is no argument and not reachable "
-                "through its globals, closure or module attributes, so that later calls could not fetch it",
-                remedy="pass the tensor as an argument; build new ones with torch.tensor rather than torch.Tensor or "
-                "torch.from_numpy",
-            )
+            raise unknown_tensor(tensor)
         check_supported(tensor, place.path)
         if self._first_argument is None and len(self.graph) > len(self.free_places):
             self._first_argument = self.graph.nodes[len(self.free_places)]
@@ -542,20 +563,21 @@ class Tracer(TorchFunctionMode):
             self.detached[node].meta["aliases"] = True
         return self.detached[node]
 
-    def _remember(self, value: Any, node: Node, path: tuple[int, ...], requires_grad: bool, facts: CallFacts) -> None:
+    def _remember(
+        self, value: Any, node: Node, path: tuple[int, ...], requires_grad: bool, facts: CallFacts, *call: Any
+    ) -> None:
         if isinstance(value, torch.Tensor):
             known = self.symbols.get(value)
             if known is None and self._free_by_id.get(id(value), (None, None))[1] is value:
                 known = self._symbol(value)
             if known is None:
-                differentiable = value.is_floating_point() or value.is_complex()
-                self.symbols.set(value, Symbol(node, path, (requires_grad and differentiable) or value.requires_grad))
+                self.symbols.set(value, Symbol(node, path, self.books.family(value, node, requires_grad, *call)))
             elif facts.mutates:
                 # The call changed this tensor and returned it: from here on its name means the changed value.
                 known.node, known.path = node, path
         elif isinstance(value, (tuple, list)) and not isinstance(value, torch.Size):
             for index, part in enumerate(value):
-                self._remember(part, node, (*path, index), requires_grad, facts)
+                self._remember(part, node, (*path, index), requires_grad, facts, *call)
 
 
 def _symbolic(what: str) -> CaptureError:

@@ -12,9 +12,9 @@ from typing import Any
 
 import torch
 
-from ..errors import CaptureError
+from ..errors import CaptureError, StaxError
 from .classify import DATA_REMEDY
-from .graph import TensorMeta, target_name
+from .graph import Graph, Node, TensorMeta, describe_value, target_name
 from .isolation import storage_key
 
 PLAIN = (type(None), bool, int, float, complex, str, bytes, torch.Size, torch.dtype, torch.device, torch.layout,
@@ -81,6 +81,54 @@ def check_supported(tensor: torch.Tensor, path: str) -> None:
         )
     if tensor.layout is not torch.strided:
         raise CaptureError(f"{path} has layout {tensor.layout}", remedy="pass a dense tensor (x.to_dense())")
+    if tensor.is_nested:
+        raise CaptureError(f"{path} is a nested tensor", remedy="pass the parts as a list, or one padded tensor")
+    if tensor._is_zerotensor():
+        raise CaptureError(f"{path} is a tensor of zeros without memory", remedy="pass x.clone(), which has some")
+    if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+        raise CaptureError(
+            f"{path} belongs to a function transform (torch.vmap, torch.func.grad) that has ended",
+            remedy="return it from the transformed function instead of keeping it",
+        )
+
+
+#: The devices whose memory kernels can read and write.
+KERNEL_DEVICES = ("cpu", "cuda")
+
+
+def memory_obstacle(graph: Graph) -> tuple[str, str, Node] | None:
+    """Why kernels cannot reach the memory of some value of a graph: (reason, kind, node)."""
+    for node in graph:
+        for meta in leaves(node.val):
+            if isinstance(meta, TensorMeta) and meta.device.type not in KERNEL_DEVICES:
+                return f"%{node.name} is on device {str(meta.device)!r}, where kernels do not run", "device", node
+    return None
+
+
+def leaves(value: Any) -> list[Any]:
+    """The parts of nested tuples and lists, left to right."""
+    return [leaf for part in value for leaf in leaves(part)] if isinstance(value, (tuple, list)) else [value]
+
+
+def unknown_tensor(tensor: torch.Tensor) -> CaptureError:
+    """The refusal of a tensor that came from nowhere the tracer can see."""
+    return CaptureError(
+        f"the function uses a tensor ({describe_value(tensor)}) that is no argument and not reachable "
+        "through its globals, closure or module attributes, so that later calls could not fetch it",
+        remedy="pass the tensor as an argument; build new ones with torch.tensor rather than torch.Tensor or "
+        "torch.from_numpy",
+    )
+
+
+def explained(refusal: StaxError, error: Exception) -> StaxError:
+    """A refusal that other code has turned into an exception of its own, in terms of that code where it is known."""
+    if "TorchScript interpreter" not in str(error):
+        return refusal
+    return CaptureError(
+        "the function calls TorchScript code (torch.jit), whose operations pass by the tracer",
+        where=refusal.where,
+        remedy="call the Python function or module that was scripted or traced",
+    )
 
 
 def placeholder_name(path: str) -> str:
