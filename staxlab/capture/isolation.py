@@ -99,8 +99,9 @@ def _numpy_state() -> Any:
 
 
 def _is_untouched(state: Any) -> bool:
-    """Whether a NumPy generator, imported only just now, has drawn nothing: its first block is still whole."""
-    return state[2] == 624 and not state[3]
+    """Whether a NumPy generator, imported only just now, has drawn nothing: it stands where a new one starts."""
+    new = sys.modules["numpy"].random.RandomState().get_state()
+    return state[2:4] == new[2:4]
 
 
 def _same_numpy_state(a: Any, b: Any) -> bool:
@@ -187,7 +188,8 @@ class Watcher(TorchDispatchMode):
                     self.facts.mutates = True
                     if self.grad and tensor.requires_grad and tensor.is_leaf:
                         # The sample runs without gradient recording; eager execution would have refused.
-                        raise RuntimeError("a leaf Variable that requires grad is being used in an in-place operation.")
+                        what = "a view of a leaf Variable" if tensor._is_view() else "a leaf Variable"
+                        raise RuntimeError(f"{what} that requires grad is being used in an in-place operation.")
                     self._save(tensor, reshapes=torch.Tag.inplace_view in func.tags, func=func)
 
     def _is_visible(self, tensor: torch.Tensor) -> bool:
