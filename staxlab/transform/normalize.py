@@ -101,8 +101,10 @@ def _constant_to_the_right(node: Node) -> list[Applied]:
 
 
 def _remove_in_place(graph: Graph) -> list[Applied]:
-    """``t.relu_()`` becomes ``t.relu()`` where ``t`` is a fresh intermediate that nothing else reads. Writes that require grad
-    stay: autograd reads ``t`` as well, and raises where it has saved what is overwritten."""
+    """``t.relu_()`` becomes ``t.relu()`` where ``t`` is a fresh intermediate that nothing else reads.
+
+    Writes that require grad stay: autograd reads ``t`` as well, and raises where it has saved what is overwritten.
+    """
     applied: list[Applied] = []
     for node in graph:
         target = node.args[0] if node.args and isinstance(node.args[0], Node) else None
