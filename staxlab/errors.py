@@ -67,6 +67,11 @@ class MissingDependencyError(StaxError, ImportError):
     """An optional package is needed for this feature; the remedy names the extra to install."""
 
 
+class SubscriptError(IndexError, RuntimeError):
+    """A subscript read at run time is out of range. Eager execution raises an IndexError for some operators (``x[i]``)
+    and a RuntimeError for others (``gather``); this is both, so that what catches one of them still does."""
+
+
 class FallbackWarning(UserWarning):
     """Part of a compiled region runs through PyTorch's own operator instead of a generated kernel."""
 

@@ -23,6 +23,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..errors import CaptureError
 from ..provenance import SourceLocation
+from .failing import is_foreign, may_fail
 from .outside import reseeded
 
 #: Functions that set or move a generator's state without drawing.
@@ -41,11 +42,13 @@ class CallFacts:
     random: bool = False
     reads_data: bool = False
     dynamic_shape: bool = False
+    may_fail: bool = False
+    foreign: bool = False
     operators: int = 0
 
     def as_meta(self) -> dict[str, bool]:
         """The true ones, as entries of ``node.meta``."""
-        names = ("mutates", "random", "reads_data", "dynamic_shape")
+        names = ("mutates", "random", "reads_data", "dynamic_shape", "may_fail", "foreign")
         return {name: True for name in names if getattr(self, name)}
 
 
@@ -164,6 +167,8 @@ class Watcher(TorchDispatchMode):
             raise self.refusal
         facts, tags = self.facts, func.tags
         facts.operators += 1
+        facts.may_fail = facts.may_fail or may_fail(func, args)
+        facts.foreign = facts.foreign or is_foreign(func)
         if torch.Tag.nondeterministic_seeded in tags:
             facts.random = True
             return self._run_random(func, args, kwargs)

@@ -176,6 +176,9 @@ class _WrapperWriter:
         arguments = [self.argument(a) for a in call.args]
         arguments += [f"{key}={self.argument(value)}" for key, value in call.kwargs.items()]
         text = f"{operator}({', '.join(arguments)})"
+        if not call.operator._schema.returns:
+            self.writer.emit(f"{self.name(node.buffers[0])} = {text}", node.origins)
+            return
         producers = [b for b in self.schedule.program.buffers if b.name in node.buffers]
         if len(producers) == 1 and producers[0].position is None:
             self.writer.emit(f"{self.name(node.buffers[0])} = {self.expected(text, node.buffers[0])}", node.origins)
@@ -229,9 +232,9 @@ class _WrapperWriter:
 
 
 _RESERVED = frozenset(
-    "call check inputs results empty pooled empty_strided as_strided in_layout float del return def assert and or not is "
-    "in lambda None True False if else for while class import from as with try except finally raise pass yield global "
-    "nonlocal async await break continue elif".split()
+    "call check inputs results empty pooled empty_strided as_strided in_layout float del return def assert and or not "
+    "is in lambda None True False if else for while class import from as with try except finally raise pass yield "
+    "global nonlocal async await break continue elif".split()
 )
 
 

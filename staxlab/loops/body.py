@@ -98,6 +98,11 @@ class LoopBody:
     def origins(self) -> Origins:
         return frozenset().union(*(s.origins for s in self.all_statements()))
 
+    @property
+    def may_fail(self) -> bool:
+        """Whether a subscript read at run time is checked, and one out of range raises."""
+        return any(s.operation == "indirect" and s.args[2] for s in self.all_statements())
+
     def all_statements(self) -> list[Statement]:
         """Every statement, including those inside masked blocks."""
         found: list[Statement] = []

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from ..capture.failing import is_foreign, may_fail
 from .decompositions import DECOMPOSITIONS
 
 # Operators that write into an argument although their schema does not say so: {overload name: (flag position, written
@@ -28,6 +29,12 @@ _HIDDEN_WRITES = {
 def is_random(func: Any) -> bool:
     """Whether an operator draws from a random number generator."""
     return torch.Tag.nondeterministic_seeded in func.tags
+
+
+def has_effect(func: Any, args: tuple = ()) -> bool:
+    """Whether a call must run though nobody reads its results: it writes, draws random numbers, may raise, or does what
+    nobody knows. ``args`` as for :func:`.capture.failing.may_fail`."""
+    return is_random(func) or func._schema.is_mutable or may_fail(func, args) or is_foreign(func)
 
 
 # Operators whose rule in PyTorch's table is one primitive of another dialect. It would be refused, after its first use

@@ -68,6 +68,9 @@ def huber_loss(x: Tensor, y: Tensor, reduction: int = MEAN, delta: float = 1.0) 
 
 @rule(aten.binary_cross_entropy.default)
 def binary_cross_entropy(x: Tensor, y: Tensor, weight: Tensor | None = None, reduction: int = MEAN) -> Tensor:
+    for values, name in ((x, "input"), (y, "target")):
+        inside = aten.logical_and.default(aten.ge.Scalar(values, 0), aten.le.Scalar(values, 1))
+        aten._assert_async.msg(aten.all.default(inside), f"all elements of {name} should be between 0 and 1")
     log_x = aten.clamp_min.default(aten.log.default(x), -100)
     log_rest = aten.clamp_min.default(aten.log1p.default(aten.neg.default(x)), -100)
     loss = aten.sub.Tensor(aten.mul.Tensor(aten.sub.Tensor(y, 1), log_rest), aten.mul.Tensor(y, log_x))

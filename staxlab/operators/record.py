@@ -30,7 +30,15 @@ from ..capture.module import GraphModule, Interpreter
 from ..capture.values import call_with_autocast
 from ..options import Options
 from ..provenance import NO_ORIGINS, Origins, SourceLocation
-from .basis import complete_arguments, decomposition_of, is_faithful, is_random, is_view, written_arguments
+from .basis import (
+    complete_arguments,
+    decomposition_of,
+    has_effect,
+    is_faithful,
+    is_random,
+    is_view,
+    written_arguments,
+)
 from .functionalize import Functionalizer, NotCovered
 from .graph import Decomposed, Obstacle, OperatorGraph
 from .structure import flatten, rebuild
@@ -193,10 +201,11 @@ class Recorder(TorchDispatchMode):
 
     def _remove_dead(self, write_backs: list[Node]) -> None:
         """Operators nobody reads go, unless running them is their point: random ones advance the generator, writes
-        are effects, and obstacles must be seen."""
+        and exceptions are effects, and obstacles must be seen."""
         kept = {node for node, _, _ in self.log.obstacles} | set(write_backs)
         for node in reversed(self.graph.nodes):
-            effect = node in kept or (isinstance(node.target, torch._ops.OpOverload) and is_random(node.target))
+            overload = isinstance(node.target, torch._ops.OpOverload)
+            effect = node in kept or (overload and has_effect(node.target, node.args))
             if node.op in ("call_function", "get_attr") and not node.users and not effect:
                 self.graph.erase(node)
         for name in [n for n in self.constants if not any(x.op == "get_attr" and x.target == n for x in self.graph)]:

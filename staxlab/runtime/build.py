@@ -30,7 +30,7 @@ import torch
 
 from ..codegen import cpp
 from ..codegen.kernel import Kernel, KernelSet
-from ..errors import BuildError
+from ..errors import BuildError, SubscriptError
 from ..options import DeviceSpec, Options, host_device_spec
 from ..provenance import Line
 from . import cache, toolchain
@@ -280,7 +280,7 @@ def _raise_index_error(kernel: Kernel, checks: tuple, failure: int) -> None:
     if index >= 1 << 47:
         index -= 1 << 48
     _, size = checks[number - 1]
-    raise IndexError(f"index {index} is out of bounds for a dimension of size {size} (in {kernel.name})")
+    raise SubscriptError(f"index {index} is out of bounds for a dimension of size {size} (in {kernel.name})")
 
 
 def clear() -> None:

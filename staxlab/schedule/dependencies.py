@@ -11,13 +11,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-import torch
-
 from ..errors import ScheduleError
 from ..loops.body import MemoryAccess, record
 from ..loops.expressions import Expr, Symbol
 from ..loops.ir import BufferArgument, ComputedBuffer, Extern, ExternBuffer, Layout, LoopProgram, Pointwise
 from ..loops.normalize import is_empty, normalize
+from ..operators.basis import has_effect
 from ..options import DeviceSpec, Options
 from .records import Schedule, ScheduleNode
 
@@ -119,11 +118,10 @@ def _needed(nodes: list[ScheduleNode], program: LoopProgram) -> list[ScheduleNod
 
 
 def _has_effect(node: ScheduleNode) -> bool:
-    """Whether a node is run for more than its value: a write into an input, a draw of random numbers."""
+    """Whether a node is run for more than its value: a write into an input, a draw of random numbers, a check."""
     if node.extern is None:
-        return False
-    operator = node.extern.operator
-    return operator._schema.is_mutable or torch.Tag.nondeterministic_seeded in operator.tags
+        return node.body is not None and node.body.may_fail
+    return has_effect(node.extern.operator, node.extern.args)
 
 
 def extern_arguments(call: Extern) -> list[BufferArgument]:

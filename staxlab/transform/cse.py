@@ -55,7 +55,7 @@ def eliminate_common_subexpressions(graph: Graph) -> list[Applied]:
 def _is_transparent(node: Node, effects: Effects) -> bool:
     if node.op not in ("call_function", "call_method", "get_attr"):
         return False
-    if node.meta.get("mutates") or node.meta.get("random"):
+    if node.meta.get("mutates") or node.meta.get("random") or node.meta.get("foreign"):
         return False
     return not effects.is_written(node) and not any(effects.is_written(source) for source in node.inputs)
 

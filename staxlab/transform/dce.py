@@ -19,7 +19,10 @@ from .rewrite import Applied, describe
 
 def has_effect(node: Node) -> bool:
     """Whether a node must run even if nobody reads its value."""
-    return node.op == "call_module" or bool(node.meta.get("mutates") or node.meta.get("random"))
+    return node.op == "call_module" or any(node.meta.get(fact) for fact in _EFFECTS)
+
+
+_EFFECTS = ("mutates", "random", "may_fail", "foreign")
 
 
 def eliminate_dead_code(graph: Graph, must_run: Callable[[Node], bool] = has_effect) -> list[Applied]:

@@ -408,7 +408,7 @@ def test_library_and_fallback_kernels_count_as_their_operators_do(name):
     assert sorted(model.compiled.parts) == sorted(model.eager.parts)
     called = [row for row in model.compiled.rows if row.name.startswith("extern")]
     assert called, "nothing ran through the library: this case tests nothing"
-    assert all(row.operations for row in called)
+    assert all(row.operations for row in called if row.elements_written)  # what only checks computes nothing
 
 
 def test_a_matrix_product_and_attention_by_hand():

@@ -14,8 +14,10 @@ from typing import Any
 
 import torch
 
+from ...capture.failing import may_fail
 from ...capture.graph import Node, TensorMeta, map_nodes
 from ...errors import LoweringError
+from ...operators.basis import has_effect, is_random
 from ...operators.graph import OperatorGraph
 from ...operators.structure import flatten, rebuild
 from ...options import Decision, DeviceSpec, Options
@@ -69,6 +71,7 @@ class GraphLowering:
         self.dtypes: dict[str, torch.dtype] = {}
         self.decisions: list[Decision] = []
         self.pending: list[tuple[Box, str]] = []
+        self.read_whole: dict[Node, bool] = {}
         self.calls = 0
 
     # -- the walk -----------------------------------------------------------------------------------------------------
@@ -188,6 +191,9 @@ class GraphLowering:
     def _decide(self, box: Box, node: Node) -> None:
         """Realize at once what some user will need in memory anyway; otherwise let the thresholds speak."""
         readers, forced = self._readers(node)
+        fails = isinstance(node.target, torch._ops.OpOverload) and may_fail(node.target, node.args)
+        if forced is None and fails and not self._is_read_whole(node):
+            forced = "a subscript out of range must be noticed, whoever reads the value"
         if forced is not None:
             self.realize(box, forced)
             return
@@ -222,6 +228,24 @@ class GraphLowering:
             count += more
         return count, None
 
+    def _is_read_whole(self, node: Node) -> bool:
+        """Whether some loop is sure to compute every element, though the value itself be inlined. Only plain cases
+        are looked through; a view of a part, or an operator that may ignore its argument, decides nothing."""
+        if node in self.read_whole:
+            return self.read_whole[node]
+        self.read_whole[node] = any(self._reads_whole(user, node) for user in node.users)
+        return self.read_whole[node]
+
+    def _reads_whole(self, user: Node, node: Node) -> bool:
+        rule = RULES.get(user.target)
+        if user.op == "output" or rule is None or (not rule.is_view and self._unsupported(user)):
+            return True  # it will be in memory
+        if rule.kind in ("reduction", "normalization") and user.args[0] is node:
+            # The sums in it are kept in memory, because of the subscripts they check if for nothing else.
+            first = user.val if isinstance(user.val, TensorMeta) else user.val[0]
+            return bool(first.numel) and (rule.passes > 1 or first.numel < node.val.numel)
+        return user.target._opname in _READ_ALL and bool(user.val.numel) and self._is_read_whole(user)
+
     def _cost(self, box: Box) -> Cost:
         layout = Layout.contiguous(box.shape, box.dtype, box.device)
         return Cost.of(record(ComputedBuffer("value", layout, box.data), self.dtypes))
@@ -247,7 +271,7 @@ class GraphLowering:
 
     def _extern(self, node: Node, args: tuple, kwargs: dict[str, Any], declined: str | None) -> Any:
         """Let PyTorch run the operator: arguments in memory as eager has them, results with eager's layouts."""
-        meant = node.target in LIBRARY or _is_random(node.target) or node in self.operators.write_backs
+        meant = node.target in LIBRARY or is_random(node.target) or node in self.operators.write_backs
         reason = "library" if meant else "fallback"
         short = node.target._schema.name.split("::")[-1]
         cause = f"{short} has a lowering, but not for {declined}" if declined else f"{short} has no lowering"
@@ -270,6 +294,8 @@ class GraphLowering:
         self.calls += 1
         if isinstance(node.val, TensorMeta):
             return self._extern_result(extern, name, None, node.val, node)
+        if node.val is None:  # it returns nothing and may raise: an empty buffer stands for its having run
+            return self._add_extern(extern, name, None, _NOTHING, _NOTHING.stride)
         return [
             self._extern_result(extern, name, place, meta, node) if isinstance(meta, TensorMeta) else meta
             for place, meta in enumerate(node.val)
@@ -348,13 +374,19 @@ class GraphLowering:
         reads: dict[str, list[str]] = {}
         by_name = {buffer.name: buffer for buffer in self.buffers}
         groups: dict[str, list[str]] = {}
+        effects: set[str] = set()  # what must run, whoever reads it
         for buffer in self.buffers:
             if isinstance(buffer, ExternBuffer):
                 leaves = flatten((buffer.data.args, buffer.data.kwargs))
                 reads[buffer.name] = [leaf.name for leaf in leaves if isinstance(leaf, BufferArgument)]
                 groups.setdefault(buffer.call, []).append(buffer.name)
+                if has_effect(buffer.data.operator, buffer.data.args):
+                    effects.add(buffer.name)
             else:
-                reads[buffer.name] = [access.buffer for access in record(buffer, self.dtypes).reads()]
+                body = record(buffer, self.dtypes)
+                reads[buffer.name] = [access.buffer for access in body.reads()]
+                if body.may_fail:
+                    effects.add(buffer.name)
         ordered: dict[str, None] = {}
 
         def visit(name: str) -> None:
@@ -366,8 +398,7 @@ class GraphLowering:
             for member in groups[buffer.call] if isinstance(buffer, ExternBuffer) else (name,):
                 ordered[member] = None
 
-        needed = {output.name for output in outputs}
-        needed |= {b.name for b in self.buffers if isinstance(b, ExternBuffer) and _has_effect(b.data.operator)}
+        needed = {output.name for output in outputs} | effects
         alive = _reachable(needed, reads)
         for buffer in self.buffers:
             if buffer.name in alive:
@@ -386,20 +417,21 @@ def _reachable(roots: set[str | None], reads: dict[str, list[str]]) -> set[str]:
     return found
 
 
+# Operators whose loops read each element of every argument, in order to compute an element of their result.
+_READ_ALL = frozenset(
+    "add sub rsub mul div neg abs sqrt rsqrt exp log tanh sigmoid relu gelu silu _to_copy clone maximum minimum cat "
+    "stack view _unsafe_view reshape t permute transpose unsqueeze squeeze expand alias detach".split()
+)
+
+_NOTHING = TensorMeta((0,), (1,), torch.uint8, torch.device("cpu"))
+
+
 def _without_aliasing(target: Any) -> Any:
     """The copying twin of a view operator: a buffer never aliases another one's memory."""
     if any(r.alias_info is not None and not r.alias_info.is_write for r in target._schema.returns):
         packet = getattr(torch.ops.aten, f"{target._opname}_copy", None)
         return getattr(packet, target._overloadname, target) if packet is not None else target
     return target
-
-
-def _is_random(target: Any) -> bool:
-    return torch.Tag.nondeterministic_seeded in target.tags
-
-
-def _has_effect(target: Any) -> bool:
-    return _is_random(target) or target._schema.is_mutable
 
 
 def _tensors(result: Any) -> list[TensorValue]:
