@@ -177,7 +177,25 @@ class Watcher(TorchDispatchMode):
         if torch.Tag.data_dependent_output in tags or name in _READS_DATA:
             facts.reads_data = True
         self._before_writes(func, name, args, kwargs)
-        return func(*args, **kwargs)
+        return self._run_out(func, args, kwargs) if "out" in func._overloadname else func(*args, **kwargs)
+
+    def _run_out(self, func: Any, args: tuple, kwargs: dict) -> Any:
+        """Run an operation with ``out=``, which gives a tensor of another shape the shape of the result."""
+        before = [
+            (tensor, tensor.shape, tensor.stride(), tensor.storage_offset(), tensor.untyped_storage().nbytes())
+            for tensor in kwargs.values()
+            if isinstance(tensor, torch.Tensor) and storage_key(tensor) in self.protected
+        ]
+        result = func(*args, **kwargs)
+        for tensor, shape, stride, offset, size in before:
+            if tensor.shape != shape:
+                tensor.untyped_storage().resize_(size)
+                tensor.set_(tensor.untyped_storage(), offset, shape, stride)
+                raise CaptureError(
+                    f"out= is an input of shape {list(shape)} and the result has another, which would resize the input",
+                    remedy="pass an out tensor of the result's shape, or return the result",
+                )
+        return result
 
     def _before_writes(self, func: Any, name: str, args: tuple, kwargs: dict) -> None:
         written: list[Any] = []

@@ -83,6 +83,11 @@ static inline bool expected_tensor(const Expected *expected, PyObject *object, D
     if (memcmp(tensor->shape, expected->metadata, half) ||
         memcmp(tensor->strides, expected->metadata + tensor->ndim, half))
         return false;
+    if (!tensor->data) { /* zeros that have no memory look like any other tensor; one without elements is none */
+        int32_t i = 0;
+        while (i < tensor->ndim && tensor->shape[i]) i++;
+        if (i == tensor->ndim) return false;
+    }
     PyObject *flag = PyObject_GetAttr(object, requires_grad_name);
     if (!flag) return false;
     Py_DECREF(flag);

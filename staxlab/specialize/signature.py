@@ -92,15 +92,18 @@ def clear_dead_identities() -> None:
 
 
 class PendingStrides(NamedTuple):
-    """The strides of a tensor whose memory does not hold its values yet: PyTorch has noted a change of sign or a complex
-    conjugation (``z.conj()``, ``z.conj().imag``) and carries it out when the values are read."""
+    """The strides of a tensor whose memory does not hold its values: PyTorch has noted a change of sign or a complex
+    conjugation (``z.conj()``, ``z.conj().imag``) and carries it out when the values are read, or there is no memory,
+    since all values are zero."""
 
     stride: tuple[int, ...]
     negated: bool
     conjugated: bool
+    zero: bool = False
 
     def __repr__(self) -> str:
-        return f"{self.stride}{' negated' if self.negated else ''}{' conjugated' if self.conjugated else ''}"
+        marks = zip(("negated", "conjugated", "zero"), self[1:], strict=True)
+        return " ".join([str(self.stride), *(mark for mark, holds in marks if holds)])
 
 
 def tensor_signature(tensor: torch.Tensor) -> Signature:
@@ -109,15 +112,23 @@ def tensor_signature(tensor: torch.Tensor) -> Signature:
     if tensor.layout is not torch.strided:
         layout: Any = tensor.layout
     elif is_pending(tensor):
-        layout = PendingStrides(tensor.stride(), tensor.is_neg(), tensor.is_conj())
+        layout = PendingStrides(tensor.stride(), tensor.is_neg(), tensor.is_conj(), tensor._is_zerotensor())
     else:
-        layout = tensor.stride()
+        layout = _stride(tensor)
     return (TENSOR, type(tensor), tensor.shape, tensor.dtype, tensor.device, tensor.requires_grad, layout)
 
 
+def _stride(tensor: torch.Tensor) -> tuple[int, ...]:
+    try:
+        return tensor.stride()
+    except RuntimeError:
+        what = "a nested tensor, whose parts have shapes of their own, has neither a shape nor strides"
+        raise GuardError(what, remedy="pass its parts as a list, or one padded tensor") from None
+
+
 def is_pending(tensor: torch.Tensor) -> bool:
-    """Whether a change of sign or a conjugation has been noted and not been carried out in memory."""
-    return tensor.is_neg() or (tensor.dtype.is_complex and tensor.is_conj())
+    """Whether memory does not hold the values: a change of sign or a conjugation is noted only, or zeros have none."""
+    return tensor.is_neg() or tensor._is_zerotensor() or (tensor.dtype.is_complex and tensor.is_conj())
 
 
 def value_signature(value: Any) -> Signature:
@@ -160,6 +171,11 @@ def signature(value: Any) -> Signature:
     if parts is None:
         if isinstance(value, (int, float, str)) and not isinstance(value, type):
             return (VALUE, type(value), _float_key(float(value)) if isinstance(value, float) else value)
+        if type(value).__module__ == "torch.fx.proxy":
+            raise GuardError(
+                "torch.fx traces through a compiled function, whose versions are made for values and not for proxies",
+                remedy="trace the function it was made from (compiled.fn), and compile the result",
+            )
         if hasattr(value, "__next__"):
             raise GuardError(
                 f"a {type(value).__name__} cannot be an argument: reading it while compiling would use it up",
