@@ -22,6 +22,7 @@ may have an ``executor`` as well, which does the same with fewer questions.
 from __future__ import annotations
 
 import collections
+import copy
 import os
 import sys
 import threading
@@ -178,6 +179,20 @@ class Dispatcher(Entry):
         self._name = getattr(fn, "__name__", None) or type(fn).__name__
         self._lock = threading.RLock()
         self.reset()
+
+    def __copy__(self) -> Dispatcher:
+        return type(self)(self.fn, self._compile_region, self._options)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Dispatcher:
+        """A dispatcher of the copied function or module; it compiles anew."""
+        return type(self)(copy.deepcopy(self.fn, memo), copy.deepcopy(self._compile_region, memo), self._options)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Pickled like the function: by name where the name leads here, else by its parts and without its versions."""
+        name, found = self.__dict__.get("__qualname__"), sys.modules.get(self.__dict__.get("__module__", ""))
+        for part in (name or "").split("."):
+            found = getattr(found, part, None)
+        return name if found is self else (type(self), (self.fn, self._compile_region, self._options))
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         """As a class attribute it is a method: ``self`` is passed on, known by identity, and its tensors are lifted."""

@@ -37,6 +37,8 @@ from typing import Any
 
 import torch
 
+from ..errors import CaptureError
+
 SCALARS = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device, torch.Size, type(Ellipsis))
 _LIMIT = 10_000  # values visited at most; beyond it a container is treated as an opaque object
 
@@ -351,6 +353,11 @@ class _Walk:
             self.object(value, path)
 
     def module(self, module: torch.nn.Module, path: str) -> None:
+        if isinstance(module, torch.jit.ScriptModule):
+            raise CaptureError(
+                f"{path} is a TorchScript module ({module.original_name}), whose operations pass by the tracer",
+                remedy="use the Python module that was scripted or traced",
+            )
         self._methods(type(module))
         self._own(module, path)
         for group in (module._parameters, module._buffers):
