@@ -397,6 +397,7 @@ REMEDIES = {
     "symbolic": "compile without dynamic=True, which makes one kernel for each shape",
     "requires-grad": "where no gradient is needed, call it under torch.no_grad() or use .requires_grad_(False)",
     "inference": "enter torch.inference_mode() around the call, or use torch.no_grad() inside",
+    "detached": "detach it outside the compiled function, or return a copy (.detach().clone())",
     "device": "move the tensors to the CPU or to a CUDA device",
     "opaque": "use operators that leave the decision in the data: torch.where, masks, staxlab.gate",
     "mutation": "rewrite the operation without mutation: x = x + 1 in the place of x.add_(1)",

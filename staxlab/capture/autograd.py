@@ -19,6 +19,7 @@ holds; it is found here and refused.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from types import FrameType
@@ -29,7 +30,7 @@ import torch
 from ..errors import CaptureError
 from ..provenance import SourceLocation
 from . import classify
-from .graph import Graph, Node, describe_value
+from .graph import Graph, Node, TensorMeta, describe_value
 from .isolation import storage_key
 from .values import with_grad
 
@@ -183,14 +184,33 @@ class Books:
 
 
 def autograd_obstacle(graph: Graph) -> tuple[str, str, Node] | None:
-    """Why kernels cannot stand for a graph although no input requires grad: (reason, kind, node)."""
+    """Why kernels cannot stand for a graph although gradients are not recorded for its inputs: (reason, kind, node)."""
     for node in graph.calls:
         if node.meta.get("makes_leaf"):
             reason = f"%{node.name} requires grad, and autograd runs training regions operator by operator for now"
             return reason, "requires-grad", node
         if node.target is call_in_inference_mode:
             return f"%{node.name} is made in inference mode, which a kernel's result is not", "inference", node
+    for node in graph.output.inputs:
+        if _is_detached_input(node):
+            return f"%{node.name} is an input that requires grad, detached and returned", "detached", node
     return None
+
+
+def _is_detached_input(node: Node) -> bool:
+    """Whether a value that requires no grad shares memory with an input that does. A strided view of the input, which
+    is what compiled code returns, would require grad."""
+    if not isinstance(node.val, TensorMeta) or node.val.requires_grad:
+        return False
+    seen, pending = set(), [node]
+    while pending:
+        source = pending.pop()
+        if source.op == "placeholder" and source.val.requires_grad:
+            return True
+        if source not in seen and (source.meta.get("aliases") or source.target is operator.getitem):
+            seen.add(source)
+            pending.extend(source.inputs)
+    return False
 
 
 # -- what no graph holds ----------------------------------------------------------------------------------------------

@@ -233,6 +233,30 @@ def test_the_warning_names_the_tensor_made_inside():
         staxlab.compile(lambda a: torch.zeros(2, requires_grad=True) + a)(torch.ones(2))
 
 
+# -- inputs that are returned as they are or detached -----------------------------------------------------------------
+
+RETURNED = {
+    "detach": lambda a: a.detach(), "data": lambda a: a.data, "detached slice": lambda a: a.detach()[:2],
+    "slice of detached chunk": lambda a: a.chunk(2)[1].detach()[:1], "view": lambda a: a.view(2, 2),
+    "slice": lambda a: a[:], "chunk": lambda a: a.chunk(2)[0], "itself": lambda a: a,
+    "contiguous": lambda a: a.contiguous(), "copy": lambda a: a.detach().clone(), "used": lambda a: a.detach() * 2,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode, torch.enable_grad])
+@pytest.mark.parametrize("name", RETURNED)
+def test_returned_inputs_require_grad_as_in_eager(name, mode):
+    fn, parameter = RETURNED[name], nn.Parameter(torch.ones(4))
+    for backend in BACKENDS:
+        compiled = staxlab.compile(fn, backend=backend)
+        for _ in range(3):
+            with mode():
+                found, expected = compiled(parameter), fn(parameter)
+            assert (found is parameter) == (expected is parameter)
+            assert described(found)[1:] == described(expected)[1:] and torch.equal(found, expected)
+            assert (found.data_ptr() == parameter.data_ptr()) == (expected.data_ptr() == parameter.data_ptr())
+
+
 # -- inference mode ---------------------------------------------------------------------------------------------------
 
 
