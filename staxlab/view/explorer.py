@@ -18,6 +18,7 @@ from .assembly import KINDS, assembly_markup
 from .decisions import decisions_table
 from .document import Pane, View
 from .markup import Html, element, join
+from .provenance import node_names
 from .registry import panes_of, plain_text
 from .timings import duration_text, timings_pane
 
@@ -82,6 +83,9 @@ def parts(
     for stage, record in compilation.stages():
         if stage.name == "artifact":
             continue
+        if stage.name == "transforms":
+            yield stage.title, lambda record=record: _one_pane(record, full)
+            continue
         yield stage.title, lambda record=record: panes_of(record, full=full)
         if stage.name == "kernels" and any(kernel.language != "extern" for kernel in record):
             yield (
@@ -90,6 +94,13 @@ def parts(
             )
     for title, make in about(compilation):
         yield title, lambda make=make: View("about", tuple(make()))
+
+
+def _one_pane(log: Any, full: bool) -> View:
+    """The passes as one stage; alone they are a stepper of their own."""
+    from .transforms import pane
+
+    return View("graph transformation", (pane(log, full),), names=node_names(log.initial.graph))
 
 
 def headline(compilation: Any) -> Html:

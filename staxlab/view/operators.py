@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..operators.depth import expansions
 from .document import Pane, View
+from .expansions import expansions_markup
 from .graph import graph_markup, summary_of
 from .markup import element, join, table
 from .provenance import TabStop, node_names
@@ -27,6 +29,8 @@ def view(record: Any, full: bool = False) -> View:
         linked = [stop.attributes(d.origins, str(d.operator)) for d in record.decomposed]
         head = ["operator", "into", "written at"]
         parts.append(table("Taken apart (no lowering of its own)", head, rows, row_attributes=linked, data_group=True))
+        trees = element("summary", "the same as trees, with their depth (Proposition 4.3)")
+        parts.append(element("details", trees, expansions_markup(expansions(record)), class_="sx-more"))
     if record.obstacles:
         rows = [[f"%{o.node}", o.kind, o.reason, location_text(o.location)] for o in record.obstacles]
         parts.append(

@@ -41,6 +41,13 @@ COLOURS: dict[str, tuple[str, str]] = {
     "call": ("#ffffff", "#1d2128"),
     "constant": ("#efeaf9", "#2e2644"),
     "output": ("#e6f4e8", "#1a3623"),
+    # pointwise regions, in order
+    "region-0": ("#fbe9d3", "#47310f"),
+    "region-1": ("#dcecfb", "#16324c"),
+    "region-2": ("#e3f3dc", "#1c3a1a"),
+    "region-3": ("#f1e2f6", "#3b2345"),
+    "region-4": ("#dff3f1", "#123a39"),
+    "region-5": ("#f6e3e3", "#46201f"),
     # bars
     "read": ("#2f6fb5", "#6ea8e6"),
     "write": ("#b3541e", "#e39463"),

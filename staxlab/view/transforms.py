@@ -1,47 +1,98 @@
-"""The front-end passes (Section 4.1), drawn as what they did: a difference per pass, with the rules that made it.
+"""The front-end passes (Section 4.1), drawn as what they did: a step per pass, with the rules that made it.
 
-Each pass that changed the graph shows the rules it applied with the law each states, and the graph before and after as
-one list: removed lines are marked with a minus sign, added ones with a plus sign, in a column of their own. The table
-on top has a row per round, ending with the round in which nothing changed any more.
+The overview has a row per round, ending with the round in which nothing changed any more, the measure of Proposition
+4.1 over the passes, and the graph that came out with its pointwise regions coloured. Each pass that changed the graph
+is a step of its own: the rules it applied with the law each states, and both graphs as one, compared node by node
+(``node_difference``). Displayed alone the log is a stepper; among the stages of a compilation its steps fold.
 """
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import PurePath
 from typing import Any
 
-from ..provenance import Line
-from .colour import coloured
+from .diagram import Box, box_of
 from .document import Pane, View
-from .graph import graph_lines, graph_markup
+from .graph import graph_markup
 from .markup import Html, element, join, table
+from .measure_chart import measure_chart, measure_text_chart
+from .node_difference import KEPT, changes_diagram, changes_listing, changes_text, node_changes
 from .provenance import TabStop, node_names
-
-CONTEXT = 3  # unchanged lines kept around a change
 
 
 def view(record: Any, full: bool = False) -> View:
-    """One pane: rounds, differences, and the graph that came out."""
+    """The overview, then a pane for each pass that changed the graph."""
+    panes = [_overview_pane(record, full)]
+    for number, run in enumerate(record.changes, 1):
+        words = _count(len(run.applied), "rewrite")
+        plain = _step_text(run)
+        panes.append(Pane(f"pass-{number}", f"{run.round}. {run.name}", _pass_markup(run), words, plain))
+    return View("graph transformation", tuple(panes), names=node_names(record.initial.graph))
+
+
+def pane(record: Any, full: bool = False) -> Pane:
+    """All of it as one pane, for a page that has other stages beside it."""
+    overview = _overview_pane(record, full)
+    steps = []
+    for number, run in enumerate(record.changes):
+        said = element("summary", f"Round {run.round}, {run.name}: {_count(len(run.applied), 'rewrite')}")
+        steps.append(element("details", said, _pass_markup(run), class_="sx-more", open=number == 0))
+    return Pane(overview.key, overview.title, join([overview.body, *steps]), overview.summary, overview.plain)
+
+
+def _overview_pane(record: Any, full: bool) -> Pane:
     changes = record.changes
     parts = [_rounds(record)]
-    for run in changes:
-        parts.append(_pass_markup(run))
+    if record.runs:
+        parts.append(measure_chart(record))
     if not changes:
         parts.append(
             element("p", "No rule applied: the graph was in normal form as it was captured.", class_="sx-note")
         )
-    final = element("summary", "the graph after all passes")
-    parts.append(
-        element("details", final, graph_markup(record.final.graph, "transformed graph", full=full), class_="sx-more")
-    )
+    final = element("summary", "the graph after all passes, its pointwise regions coloured")
+    drawn = regions_markup(record.final.graph, full)
+    parts.append(element("details", final, drawn, class_="sx-more", open=True))
     applied = sum(len(run.applied) for run in changes)
     summary = (
         f"{_count(applied, 'rewrite')} in {_count(len(changes), 'pass', 'passes')}, {_count(record.rounds, 'round')}"
     )
-    pane = Pane("transforms", "Transformation", join(parts), summary, record.format())
-    return View("graph transformation", (pane,), names=node_names(record.initial.graph))
+    plain = f"{record.format()}\n\n{measure_text_chart(record)}"
+    return Pane("transforms", "Transformation", join(parts), summary, plain)
+
+
+REGION_COLOURS = 6  # that the stylesheet has; beyond that they repeat, and the number tells regions apart
+
+
+def regions_markup(graph: Any, full: bool = False) -> Html:
+    """A graph with the pointwise regions of Section 4.7: same colour and same number, same region."""
+    return graph_markup(graph, "transformed graph", full=full, box=_region_box, remark=_region_remark)
+
+
+def _region_box(node: Any) -> Box:
+    box, region = box_of(node), node.meta.get("region")
+    if region is None:
+        return box
+    return replace(
+        box,
+        rows=(*box.rows, f"region {region}"),
+        spoken=f"{box.spoken}; pointwise region {region}",
+        emphasis=f"sx-region sx-region-{region % REGION_COLOURS}",
+    )
+
+
+def _region_remark(node: Any) -> str:
+    region = node.meta.get("region")
+    return "" if region is None else f"region {region}"
+
+
+def _step_text(run: Any) -> str:
+    from ..transform.rewrite import measure_text
+
+    lines = [f"round {run.round}, {run.name}: measure {measure_text(run.measure)}", *map(str, run.applied)]
+    if run.graph_before is not None and run.graph_after is not None:
+        lines.append(changes_text(node_changes(run.graph_before.graph, run.graph_after.graph)))
+    return "\n".join(lines)
 
 
 def _count(number: int, noun: str, plural: str | None = None) -> str:
@@ -78,42 +129,10 @@ def _pass_markup(run: Any) -> Html:
     rules = table("Rules applied", ["rule", "law", "before", "after"], rows, row_attributes=attributes, data_group=True)
     if run.graph_before is None or run.graph_after is None:
         return join([heading, measure, rules])
-    before, after = graph_lines(run.graph_before.graph), graph_lines(run.graph_after.graph)
-    if [line.text for line in before] == [line.text for line in after]:
+    changes = node_changes(run.graph_before.graph, run.graph_after.graph)
+    if all(change.kind == KEPT for change in changes):
         said = "The graph reads the same afterwards: this pass only wrote notes on its nodes."
         return join([heading, measure, rules, element("p", said, class_="sx-note")])
-    return join([heading, measure, rules, difference(before, after, f"{run.name}, round {run.round}")])
-
-
-def difference(before: Sequence[Line], after: Sequence[Line], name: str, language: str = "ir") -> Html:
-    """Two listings as one, with ``-`` and ``+`` in front of what was removed and added."""
-    entries: list[tuple[str, Line]] = []
-    matcher = difflib.SequenceMatcher(None, [l.text for l in before], [l.text for l in after], autojunk=False)
-    operations = matcher.get_opcodes()
-    for position, (kind, i1, i2, j1, j2) in enumerate(operations):
-        if kind == "equal":
-            kept = [(" ", line) for line in after[j1:j2]]
-            head = CONTEXT if position else 0
-            tail = CONTEXT if position < len(operations) - 1 else 0
-            if len(kept) > head + tail + 1:
-                gap = f"… {len(kept) - head - tail} lines unchanged"
-                kept = [*kept[:head], ("…", Line(gap)), *(kept[-tail:] if tail else [])]
-            entries += kept
-            continue
-        entries += [("-", line) for line in before[i1:i2]]
-        entries += [("+", line) for line in after[j1:j2]]
-    stop = TabStop()
-    styles = {"-": " sx-removed", "+": " sx-added", "…": " sx-gap", " ": ""}
-    signs = {"-": "−", "+": "+", "…": " ", " ": " "}
-    drawn = []
-    for (sign, line), markup in zip(entries, coloured([line.text for _, line in entries], language), strict=True):
-        mark = element("span", f"{signs[sign]} ", class_="sx-n sx-sign")
-        linked = stop.attributes(line.origins) if line.origins else {}
-        drawn.append(element("span", mark, markup, class_="sx-line" + styles[sign], **linked))
-    code = element(
-        "pre", Html("\n".join(drawn)), class_="sx-code sx-diff", data_group=True, aria_label=f"changes by {name}"
-    )
-    caption = element("figcaption", element("span", "what changed (− removed, + added)", class_="sx-muted"))
-    return element(
-        "figure", caption, code, class_="sx-listing", data_name=f"changes by {name}", data_noun="changed line"
-    )
+    name = f"{run.name}, round {run.round}"
+    both = element("div", changes_diagram(changes, name), changes_listing(changes, name), class_="sx-columns")
+    return join([heading, measure, rules, both])

@@ -15,7 +15,6 @@ from staxlab.provenance import Line, SourceLocation
 from staxlab.view import document, registry
 from staxlab.view.diagram import graph_diagram
 from staxlab.view.listing import listing
-from staxlab.view.transforms import difference
 from tests.view import examples
 from tests.view.reading import read, references, stripped
 
@@ -354,18 +353,7 @@ def test_a_kernel_without_machine_code_says_why(compilation):
     assert "no compiler" in pane.text and "install <one>" in pane.text
 
 
-# -- differences, colours ----------------------------------------------------------------------------------------------
-
-
-def test_a_difference_has_signs_as_well_as_colours():
-    before = [Line(f"%{c}", frozenset({k})) for k, c in enumerate("abcdefghij")]
-    after = [line for line in before if line.text != "%b"] + [Line("%z", frozenset({99}))]
-    tree = read(difference(before, after, "test"))
-    lines = tree.find("span", class_="sx-line")
-    assert [line.text for line in lines if line.has("class_", "sx-removed")] == ["− %b"]
-    assert [line.text for line in lines if line.has("class_", "sx-added")] == ["+ %z"]
-    assert any("lines unchanged" in line.text for line in lines)
-    assert lines[1].attributes["data-origins"] == "1"
+# -- colours ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("language", ["cpp", "python", "triton", "asm", "ptx", "sass", "ir", "text"])
