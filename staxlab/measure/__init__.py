@@ -1,29 +1,32 @@
 """Models and measurement (Section 13): what a compiler should gain, and how to find out whether it did.
 
-=============  ==========================================================================================
-module         question
-=============  ==========================================================================================
-``timing``     How long does it take, and how sure are we? (Definition 13.1, Propositions 13.1 and 13.2)
-``bytes``      How much memory traffic must it cause? (Section 1.1, Proposition 1.1, Proposition 13.3)
-``roofline``   What can this machine do? (Definition 1.1, Section 13.1)
-``rounding``   How far may two right answers differ? (Section 6.5, Theorem 13.1, Corollary 13.1)
-``amortize``   When has compiling paid for itself? (Propositions 13.4, 13.5 and 13.6)
-=============  ==========================================================================================
+==============  ============================================================================================
+module          question
+==============  ============================================================================================
+``timing``      How long does it take, and how sure are we? (Definition 13.1, Propositions 13.1 and 13.2)
+``bytes``       How much memory traffic must it cause? (Section 1.1, Proposition 1.1, Proposition 13.3)
+``roofline``    What can this machine do? (Definition 1.1, Section 13.1)
+``rounding``    How far may two right answers differ? (Section 6.5, Theorem 13.1, Corollary 13.1)
+``identities``  Which laws of algebra do floating-point numbers keep? (Section 4.2, Table 4.1)
+``amortize``    When has compiling paid for itself? (Propositions 13.4, 13.5 and 13.6)
+==============  ============================================================================================
 
 Importing this package costs a few milliseconds; matplotlib and a C++ compiler are looked for when first used.
 """
 
 from __future__ import annotations
 
-from . import amortize, bytes, roofline, rounding, timing
+from . import amortize, bytes, identities, roofline, rounding, timing
 from .amortize import break_even, bucket_bound, expected_versions, minimum_size
 from .bytes import SpeedupDecomposition, Traffic, TrafficModel, decompose, eager_traffic, lower_bound, traffic_model
+from .identities import IdentityTable, identity_table
 from .roofline import Roofline
 from .rounding import condition_number, error_model, summation_bound, unit_roundoff
 from .timing import Comparison, MedianInterval, Ratio, Timing, compare, median_interval, sample
 
 __all__ = [
     "Comparison",
+    "IdentityTable",
     "MedianInterval",
     "Ratio",
     "Roofline",
@@ -41,6 +44,8 @@ __all__ = [
     "eager_traffic",
     "error_model",
     "expected_versions",
+    "identities",
+    "identity_table",
     "lower_bound",
     "median_interval",
     "minimum_size",

@@ -55,6 +55,9 @@ class Expr:
     def __pow__(self, other: Any) -> Expr:
         return apply("pow", self, other)
 
+    def __rpow__(self, other: Any) -> Expr:
+        return apply("pow", other, self)
+
     def __and__(self, other: Any) -> Expr:
         return apply("bitwise_and", self, other)
 
@@ -105,7 +108,10 @@ class Apply(Expr):
 
 
 def _text(value: Any) -> str:
-    return str(value) if isinstance(value, Expr) else f"{value:.6g}" if isinstance(value, float) else repr(value)
+    if isinstance(value, float):
+        text = f"{value:.6g}"
+        return text if any(mark in text for mark in ".en") else f"{text}.0"  # 0.0 is not 0: it makes integers floats
+    return str(value) if isinstance(value, Expr) else repr(value)
 
 
 def apply(name: str, *args: Any, **kwargs: Any) -> Apply:
