@@ -68,9 +68,9 @@ def as_function_call(node: Node, caller: Callable, *before: Any) -> None:
 def written(name: str, value: Any, args: tuple, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
     """Which tensors of a writing call autograd regards as written: the target of a method in place, and what is
     returned. Running statistics of a normalization are written too, but never become part of what is recorded."""
-    returned = {id(part) for part in _flat(value)}
+    returned = {id(part) for part in flat_tensors(value)}
     in_place = name.endswith("_") and (not name.endswith("__") or name.startswith("__i")) or name == "__setitem__"
-    targets = {id(part) for part in _flat(args[0])} if in_place and args else set()
+    targets = {id(part) for part in flat_tensors(args[0])} if in_place and args else set()
     return [tensor for tensor in tensors if id(tensor) in returned or id(tensor) in targets]
 
 
@@ -157,7 +157,7 @@ class Books:
             return
         values = frame.f_locals
         with torch._C.DisableTorchFunction():
-            tensors = _flat([*values["args"], *values["kwargs"].values()])
+            tensors = flat_tensors([*values["args"], *values["kwargs"].values()])
             if any(map(self._would_require_grad, tensors)):
                 self.refusal = self._refuse(values["cls"])
 
@@ -237,9 +237,10 @@ def check_transforms() -> None:
 APPLY = torch.autograd.Function.apply.__func__.__code__
 
 
-def _flat(value: Any) -> list[torch.Tensor]:
+def flat_tensors(value: Any) -> list[torch.Tensor]:
+    """The tensors in nested tuples and lists, left to right."""
     if isinstance(value, torch.Tensor):
         return [value]
     if isinstance(value, (tuple, list)):
-        return [tensor for part in value for tensor in _flat(part)]
+        return [tensor for part in value for tensor in flat_tensors(part)]
     return []

@@ -38,8 +38,21 @@ FORMATTING = frozenset({"__repr__", "__str__", "__format__"})
 NON_DIFFERENTIABLE = frozenset(
     {"detach", "detach_", "data", "zeros_like", "ones_like", "empty_like", "full_like", "rand_like", "randn_like",
      "randint_like", "new_zeros", "new_ones", "new_empty", "new_full", "new_tensor", "argmax", "argmin", "sign_bit",
-     "heaviside", "nextafter", "tensor", "empty_strided", "new_empty_strided", "bernoulli"}
+     "tensor", "empty_strided", "new_empty_strided", "histc"}
+    | {f"special_{name}" for name in (
+        "airy_ai", "bessel_j0", "bessel_j1", "bessel_y0", "bessel_y1", "chebyshev_polynomial_t",
+        "chebyshev_polynomial_u", "chebyshev_polynomial_v", "chebyshev_polynomial_w", "hermite_polynomial_h",
+        "hermite_polynomial_he", "laguerre_polynomial_l", "legendre_polynomial_p", "modified_bessel_i0",
+        "modified_bessel_i1", "modified_bessel_k0", "modified_bessel_k1", "scaled_modified_bessel_k0",
+        "scaled_modified_bessel_k1", "shifted_chebyshev_polynomial_t", "shifted_chebyshev_polynomial_u",
+        "shifted_chebyshev_polynomial_v", "shifted_chebyshev_polynomial_w", "spherical_bessel_j0")}
 )  # fmt: skip
+
+# The same for some of several outputs: their positions.
+NON_DIFFERENTIABLE_RESULTS: dict[str, tuple[int, ...]] = {
+    "linalg_lu": (0,), "lu_unpack": (0,), "linalg_lstsq": (3,), "native_layer_norm": (1, 2),
+    "native_batch_norm": (1, 2), "_native_batch_norm_legit": (1, 2), "_batch_norm_with_update": (1, 2, 3),
+}  # fmt: skip
 
 # Results that share memory with the argument and are no views of it as far as gradients are concerned.
 LEAVES_FAMILY = frozenset({"detach", "data"})

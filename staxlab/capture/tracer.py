@@ -571,6 +571,7 @@ class Tracer(TorchFunctionMode):
             if known is None and self._free_by_id.get(id(value), (None, None))[1] is value:
                 known = self._symbol(value)
             if known is None:
+                requires_grad &= path[:1] == () or path[0] not in classify.NON_DIFFERENTIABLE_RESULTS.get(call[0], ())
                 self.symbols.set(value, Symbol(node, path, self.books.family(value, node, requires_grad, *call)))
             elif facts.mutates:
                 # The call changed this tensor and returned it: from here on its name means the changed value.
