@@ -207,11 +207,12 @@ class _WrapperWriter:
 
     # -- views and outputs -------------------------------------------------------------------------------------------
 
-    def view(self, buffer: str, layout: Layout) -> str:
-        """A tensor over a buffer's storage: the buffer itself, or a strided view of it."""
+    def view(self, buffer: str, layout: Layout, fresh: bool = False) -> str:
+        """A tensor over a buffer's storage: the buffer itself, or a strided view of it. A ``fresh`` one is a view in
+        any case: who changes the shape of ``x[:]`` in place must not find ``x`` changed."""
         own = self.schedule.layouts[buffer]
         name = self.name(buffer)
-        if (layout.shape, layout.stride, layout.offset) == (own.shape, own.stride, own.offset):
+        if not fresh and (layout.shape, layout.stride, layout.offset) == (own.shape, own.stride, own.offset):
             return name
         self.globals.setdefault("as_strided", torch.as_strided)
         offset = str(layout.offset)
@@ -228,7 +229,7 @@ class _WrapperWriter:
         if output.name is None:
             return self.literal(output.constant)
         assert output.layout is not None
-        return self.view(output.name, output.layout)
+        return self.view(output.name, output.layout, output.fresh)
 
 
 _RESERVED = frozenset(

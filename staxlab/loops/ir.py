@@ -168,12 +168,14 @@ Buffer = InputBuffer | ComputedBuffer | ExternBuffer
 @dataclass(frozen=True)
 class OutputReference:
     """One flat output of the region: a view (``layout``) of buffer ``name``'s storage, or, if ``name`` is None, the
-    Python ``constant``. A view of an input buffer aliases the caller's tensor, exactly as in eager execution."""
+    Python ``constant``. A view of an input buffer aliases the caller's tensor, exactly as in eager execution. A
+    ``fresh`` output is a tensor object of its own even where it shows all of the buffer: ``x[:]`` is not ``x``."""
 
     name: str | None
     layout: Layout | None = None
     constant: Any = None
     origins: Origins = NO_ORIGINS
+    fresh: bool = False
 
 
 @dataclass(frozen=True)

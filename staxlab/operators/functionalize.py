@@ -318,7 +318,7 @@ class Functionalizer:
         if entry.chain:
             entry.chain = seen.chain
         else:
-            entry.memory = Memory(tuple(target.stride()))
+            entry.memory = Memory(tuple(target.stride()), seen.node.name)
             entry.version = 0
             if not was_itself:
                 self.replace(entry.memory, value)

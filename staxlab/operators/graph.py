@@ -22,7 +22,8 @@ class Obstacle:
 
     ``kind`` is "mutation" (a write that functionalization does not cover), "data-dependent" (a tensor's value became a
     Python value), "dynamic-shape" (a result's shape depends on data), "unknown-tensor" (a tensor no recorded operator
-    made) or "unsupported-tensor" (sparse, quantized: not a strided array of numbers).
+    made), "unsupported-tensor" (sparse, quantized: not a strided array of numbers) or "uninitialized" (memory that
+    eager execution fills).
     """
 
     node: str
@@ -54,7 +55,9 @@ class OperatorGraph:
     ``module`` runs it (placeholders in the order of ``record``'s inputs, constants in ``module.constants``); it does
     what the program does if ``obstacles`` is empty. ``write_backs`` are the ``copy_`` nodes at the end that give
     modified inputs their new contents. ``mutations`` are writes that functionalization does not cover; each is among
-    the ``obstacles`` too. ``decomposed`` logs the decomposition rules that were used.
+    the ``obstacles`` too. ``decomposed`` logs the decomposition rules that were used. ``memories`` names, for each
+    of :attr:`output_leaves`, the memory it looks at (None for a Python value): results with equal names share it, and
+    the name of an input is the caller's memory.
     """
 
     module: GraphModule
@@ -63,6 +66,7 @@ class OperatorGraph:
     mutations: tuple[Node, ...] = ()
     obstacles: tuple[Obstacle, ...] = ()
     decomposed: tuple[Decomposed, ...] = ()
+    memories: tuple[str | None, ...] = ()
 
     @property
     def graph(self) -> Graph:

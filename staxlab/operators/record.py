@@ -119,7 +119,9 @@ class Recorder(TorchDispatchMode):
         with self:
             result = _NodeByNode(self).run(*inputs)
         self.position = _Position()
-        outputs = rebuild(result, [self._output(leaf) for leaf in flatten(result)])
+        leaves = flatten(result)
+        outputs = rebuild(result, [self._output(leaf) for leaf in leaves])
+        memories = [self.table.get(leaf).memory.name if isinstance(leaf, torch.Tensor) else None for leaf in leaves]
         write_backs = self._write_back(inputs)
         self.graph.set_output(outputs)
         self._remove_dead(write_backs)
@@ -137,6 +139,7 @@ class Recorder(TorchDispatchMode):
             tuple(node for node in self.log.mutations if node in alive),
             obstacles,
             tuple(self.log.decomposed),
+            tuple(memories),
         )
 
     def _define_inputs(self, inputs: list[Any]) -> None:
@@ -230,7 +233,24 @@ class Recorder(TorchDispatchMode):
                 return result
         result = func(*args, **kwargs)
         self._write_down(func, args, kwargs, result)
+        if func._opname in _UNINITIALIZED and torch.are_deterministic_algorithms_enabled():
+            return self._filled(result)
         return result
+
+    def _filled(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Where algorithms are to be deterministic, eager execution fills what is allocated: with NaN, or with the
+        largest number of an integer dtype."""
+        dtype = tensor.dtype
+        if dtype.is_floating_point or dtype.is_complex:
+            value: Any = torch.nan
+        else:
+            value = True if dtype == torch.bool else torch.iinfo(dtype).max
+        with self:
+            filled = aten.fill.Scalar(tensor, value)
+        if filled.stride() != tensor.stride():
+            reason = "memory with gaps is allocated, and filled because algorithms are to be deterministic"
+            self.log.obstacles.append((self.node_of(filled), "uninitialized", reason))
+        return filled
 
     def _write_for_real(
         self, func: Any, args: tuple, kwargs: dict[str, Any], written: list[torch.Tensor], reason: str
@@ -329,7 +349,10 @@ class Recorder(TorchDispatchMode):
             return
         if tensor.layout != torch.strided or tensor.is_quantized:
             self.log.obstacles.append((node, "unsupported-tensor", f"a tensor of layout {tensor.layout}"))
-        if view is not None and isinstance(view[1][0], torch.Tensor) and self.table.get(view[1][0]) is not None:
+        viewed = view[1][0] if view is not None else None
+        # Some operators (reshape) give a view where that is possible and else a copy.
+        aliases = isinstance(viewed, torch.Tensor) and storage_key(tensor) == storage_key(viewed)
+        if aliases and self.table.get(viewed) is not None:
             func, args, kwargs = view
             self.table.define_view(tensor, node, args[0], ViewStep(func, args[1:], tuple(kwargs.items()), part))
         else:
@@ -420,6 +443,8 @@ class _NodeByNode(Interpreter):
         self.recorder.position, self.recorder.captured = _Position(node.origins, node.location), node
         return super().run_node(node)
 
+
+_UNINITIALIZED = frozenset("empty empty_like empty_strided empty_permuted new_empty new_empty_strided".split())
 
 # Calls that make a tensor of Python data, and the place of the data among their arguments.
 _LITERALS = (

@@ -24,12 +24,13 @@ class Memory:
     """What a tensor and its views share.
 
     ``value`` holds the contents once a write has replaced them, as a tensor with the geometry of the first tensor of
-    this memory (``stride``). ``placeholder`` is the input's node if the memory belongs to the caller; ``protected``
-    says why nothing may be written into it. A ``literal`` is a tensor the program makes anew at every run, of which the
-    graph keeps one.
+    this memory (``stride``). ``name`` is that of the node that made this first tensor. ``placeholder`` is the input's
+    node if the memory belongs to the caller; ``protected`` says why nothing may be written into it. A ``literal`` is a
+    tensor the program makes anew at every run, of which the graph keeps one.
     """
 
     stride: tuple[int, ...]
+    name: str = ""
     version: int = 0
     value: torch.Tensor | None = None
     placeholder: Node | None = None
@@ -90,7 +91,7 @@ class TensorTable:
 
     def define(self, tensor: torch.Tensor, node: Node) -> Entry:
         """A tensor with memory of its own."""
-        return self._put(tensor, node, Memory(_stride(tensor)), (), None)
+        return self._put(tensor, node, Memory(_stride(tensor), node.name), (), None)
 
     def define_view(self, tensor: torch.Tensor, node: Node, viewed: torch.Tensor, step: ViewStep) -> Entry:
         """A tensor that looks at the memory of ``viewed``."""

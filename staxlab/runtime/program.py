@@ -61,7 +61,7 @@ def _output_slot(schedule: Schedule, output: Any, slots: dict[str, int]) -> int:
     if output.name is None:
         raise Unsuitable("a result is a constant")
     own, wanted = schedule.layouts[output.name], output.layout
-    if (wanted.shape, wanted.stride, wanted.offset) != (own.shape, own.stride, own.offset):
+    if output.fresh or (wanted.shape, wanted.stride, wanted.offset) != (own.shape, own.stride, own.offset):
         raise Unsuitable("a result is a view")
     return slots[output.name]
 

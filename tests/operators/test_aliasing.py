@@ -186,6 +186,76 @@ def test_a_write_into_an_input_that_overlaps_itself_falls_back():
     falls_back(lambda a: a.add_(1), window, "elements share memory")
 
 
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda a: a[:],
+        lambda a: a.detach(),
+        lambda a: (a, a[:], a.view(3, 4), a.data),
+        lambda a: a.add_(1)[:],
+        lambda a: (a.add_(1), a.reshape(3, 4), a.view(-1)),
+        lambda a: (lambda b: (b, b))(a * 2),
+        lambda a: (lambda b: (b[:], b, b.view(3, 4)))(a * 2),
+        lambda a: (a * 2)[:],
+        lambda a: a.split(3),
+        lambda a: (a, torch.view_copy(a, (4, 3)), a.clone(), torch.expand_copy(a, (3, 4))),
+        lambda a: (lambda b: (b, torch.view_copy(b, (12,)), b.contiguous()))(a * 2),
+    ],
+)
+def test_a_view_of_all_of_a_tensor_is_another_tensor_and_a_copy_is_none(function):
+    agree(function, plain)
+
+
+def test_a_returned_view_may_be_changed_in_shape_alone():
+    x = torch.ones(2)
+    for _ in range(2):
+        staxlab.compile(lambda a: a[:])(x).unsqueeze_(0)
+        assert x.shape == (2,)
+
+
+def numbers():
+    return (torch.tensor([1 + 2j, 3 - 4j]),)
+
+
+@pytest.mark.parametrize(
+    ("function", "make"),
+    [
+        (lambda a: a.view(torch.int32), plain),
+        (lambda a: (lambda b: (b, b.view(torch.int32)))(a * 2), plain),
+        (lambda a: torch.view_as_complex(a.view(6, 2)), plain),
+        (lambda a: a.conj(), numbers),
+        (lambda a: a.real, numbers),
+        (lambda a: a.imag[1:], numbers),
+        (lambda a: torch.view_as_real(a), numbers),
+        (lambda a: (lambda b: (b.real, b))(a * 2), numbers),
+    ],
+)
+def test_a_view_that_kernels_have_as_a_copy_only_is_not_returned_as_one(function, make):
+    falls_back(function, make, "is a view of .* a copy only")
+
+
+def test_an_operator_that_may_copy_is_a_view_only_where_it_shares_memory():
+    agree(lambda a: torch.nn.functional.channel_shuffle(a.view(1, 4, 3, 1), 2).mul_(2), plain)
+    agree(lambda a: (a.t().reshape(-1).mul_(2), a), plain)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.int64, torch.uint8, torch.bool, torch.complex64])
+@pytest.mark.filterwarnings("ignore::staxlab.errors.FallbackWarning")
+def test_what_is_allocated_is_filled_where_algorithms_are_deterministic(dtype):
+    def f(a):
+        strided = torch.empty_strided((2, 2), (1, 4), dtype=dtype)
+        return torch.empty(2, dtype=dtype), torch.empty_like(a, dtype=dtype), a.new_empty(3, dtype=dtype), strided
+
+    was = torch.are_deterministic_algorithms_enabled()
+    compiled = staxlab.compile(f)
+    compiled(torch.ones(2))
+    torch.use_deterministic_algorithms(True)
+    try:
+        torch.testing.assert_close(compiled(torch.ones(2)), f(torch.ones(2)), equal_nan=True, check_stride=True)
+    finally:
+        torch.use_deterministic_algorithms(was)
+
+
 STEPS = (
     "{w} = {v} * 2",
     "{w} = {v}.flatten()[::2]",

@@ -72,6 +72,9 @@ class GraphLowering:
         self.decisions: list[Decision] = []
         self.pending: list[tuple[Box, str]] = []
         self.read_whole: dict[Node, bool] = {}
+        self.itself: dict[str, Node] = {}  # the output that is the buffer's own tensor
+        self.memory_of: dict[str, str] = {}  # buffers to the memory of the sample's results in them, and back
+        self.home_of: dict[str, str] = {}
         self.calls = 0
 
     # -- the walk -----------------------------------------------------------------------------------------------------
@@ -95,7 +98,9 @@ class GraphLowering:
             elif node.op == "call_function":
                 self.values[node] = self._call(node)
             else:
-                outputs = tuple(self._output(leaf) for leaf in flatten(node.args[0]))
+                leaves = flatten(node.args[0])
+                memories = self.operators.memories or [None] * len(leaves)
+                outputs = tuple(self._output(leaf, m) for leaf, m in zip(leaves, memories, strict=True))
         for node in self.operators.write_backs:
             self._call(node)
         return LoopProgram(tuple(self.inputs), self._ordered(outputs), outputs, tuple(self.decisions))
@@ -105,6 +110,7 @@ class GraphLowering:
             return node.val
         layout = Layout(node.val.shape, node.val.stride, node.val.dtype, str(node.val.device))
         self.inputs.append(InputBuffer(node.name, layout, node.origins))
+        self.itself[node.name], self.memory_of[node.name], self.home_of[node.name] = node, node.name, node.name
         box = Box.stored(node.name, layout, node.origins, is_input=True)
         self.dtypes[node.name] = layout.dtype
         return TensorValue(box)
@@ -344,6 +350,9 @@ class GraphLowering:
         layout = layout_through(box.layout, value.view)
         if layout is not None and same_stride(meta.shape, layout.stride, meta.stride):
             return box.name, Layout(meta.shape, meta.stride, layout.dtype, layout.device, layout.offset)
+        return self._copied(value, meta, reason)
+
+    def _copied(self, value: TensorValue, meta: TensorMeta, reason: str) -> tuple[str, Layout]:
         if value.dtype not in NATIVE_DTYPES:
             raise LoweringError(f"{reason} of {value.dtype} needs a copy that no generated loop can make")
         copy = Box(value.shape, value.dtype, value.device, None)
@@ -355,14 +364,33 @@ class GraphLowering:
 
     # -- the end ------------------------------------------------------------------------------------------------------
 
-    def _output(self, leaf: Any) -> OutputReference:
+    def _output(self, leaf: Any, memory: str | None) -> OutputReference:
         if not isinstance(leaf, Node):
             return OutputReference(None, constant=leaf)
         value = self.values[leaf]
         if not isinstance(value, TensorValue):
             return OutputReference(None, constant=value, origins=leaf.origins)
         name, layout = self.stored_view(value, leaf.val, "an output of the program")
-        return OutputReference(name, layout, origins=leaf.origins)
+        if memory is not None:
+            name, layout = self._in_memory(memory, name, layout, value, leaf)
+        # One result is the buffer's tensor itself, as an input is when it is returned; others are tensors of their own.
+        fresh = leaf is not self.itself.setdefault(name, leaf)
+        return OutputReference(name, layout, origins=leaf.origins, fresh=fresh)
+
+    def _in_memory(self, memory: str, name: str, layout: Layout, value: TensorValue, leaf: Node) -> tuple[str, Layout]:
+        """What results share in eager execution they must share here, the caller's memory above all; and what they do
+        not share they must not. The second can be mended by a copy; the first cannot, since most operators that PyTorch
+        runs give their results in memory of their own."""
+        if self.memory_of.setdefault(name, memory) != memory:
+            name, layout = self._copied(value, leaf.val, "a result that shares no memory")
+            self.memory_of[name] = memory
+        if self.home_of.setdefault(memory, name) != name:
+            raise LoweringError(
+                f"the result %{leaf.name} is a view of %{memory} by an operator that kernels have as a copy only",
+                where=leaf.location,
+                remedy="return a copy (.clone()) if nobody relies on the shared memory",
+            )
+        return name, layout
 
     def _ordered(self, outputs: Sequence[OutputReference]) -> tuple[ComputedBuffer | ExternBuffer, ...]:
         """The buffers somebody needs, each after those it reads.
