@@ -28,7 +28,8 @@ The value is not everything. An identity can also change dtype, shape and memory
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import lru_cache
@@ -163,12 +164,25 @@ def compare(identity: Identity | Rule, dtype: torch.dtype, quick: bool = False, 
     names = identity.variables
     columns, complete = tuples(dtype, len(names), quick, seed)
     values = dict(zip(names, columns, strict=True))
+    with _one_thread():
+        try:
+            left = evaluate(identity.left, values)
+            right = evaluate(identity.right, values)
+        except (RuntimeError, TypeError, NotImplementedError, ZeroDivisionError, ValueError) as error:
+            return Case(dtype, Verdict.UNDEFINED, reason=str(error).splitlines()[0])
+        return _compared(names, columns, complete, left, right)
+
+
+@contextlib.contextmanager
+def _one_thread() -> Iterator[None]:
+    """One thread of PyTorch's: how elements are dealt out to threads decides which of them are left over at an end.
+    (And on a busy machine, waiting for the other thread would be most of the time.)"""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
     try:
-        left = evaluate(identity.left, values)
-        right = evaluate(identity.right, values)
-    except (RuntimeError, TypeError, NotImplementedError, ZeroDivisionError, ValueError) as error:
-        return Case(dtype, Verdict.UNDEFINED, reason=str(error).splitlines()[0])
-    return _compared(names, columns, complete, left, right)
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 def _compared(
