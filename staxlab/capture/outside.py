@@ -5,22 +5,29 @@ inputs that appear in no signature: what they said while tracing would be said f
 mode, and reading the function's bytecode does not find them (``now = time.perf_counter`` under another name), so a
 profile function watches for them while the user's function runs.
 
-* Setting a generator's state and reading a clock are refused: the result is meant to differ from call to call.
-* Reading an environment variable or a file is reported once as a side effect: it is usually configuration.
+* Setting a generator's state, drawing from one of Python's, and reading a clock are refused: the result is meant to
+  differ from call to call. So is reading a setting of the process that no key holds, such as the number of threads.
+* Reading an environment variable or a file is reported once as a side effect: it is usually configuration. Writing is
+  reported as well (a file, the log, a queue, an event, a setting), since later calls do not write again.
 
-Only calls made by the user's own code count for clock, environment and files; libraries read them for purposes of their
-own. A generator is watched wherever the call comes from.
+Only calls made by the user's own code count for clock, environment, files and settings; libraries read them for
+purposes of their own. A generator is watched wherever the call comes from.
 """
 
 from __future__ import annotations
 
 import _collections_abc
 import contextlib
+import contextvars
 import datetime
 import io
 import linecache
+import logging
 import os
+import queue
+import random
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -41,10 +48,42 @@ _CLOCKS = frozenset(
                  "process_time_ns", "thread_time", "thread_time_ns", "localtime", "gmtime", "ctime")
     if hasattr(time, name)
 )  # fmt: skip
+_DRAWS = ("random", "getrandbits")
+#: Packages that take fresh randomness for names of files and the like; importing a module may do so as well.
+_DRAWS_FOR_ITSELF = ("tempfile", "torch", "importlib")
+_BUFFERS = (io.StringIO, io.BytesIO)  # compared before and after instead
 _TODAY = ("now", "utcnow", "today")
 _OPENS = frozenset({open, io.open_code, os.open})
+_WRITES = frozenset({"write", "writelines", "truncate"})
+_CHANGES_FILES = frozenset(
+    getattr(os, name)
+    for name in ("write", "mkdir", "remove", "unlink", "rename", "replace", "rmdir", "link", "symlink", "truncate")
+    if hasattr(os, name)
+)
+_SHARED = (contextvars.ContextVar, queue.SimpleQueue)
 _ENVIRONMENT = type(os.environ).__getitem__.__code__
-_IN_BETWEEN = {os.__file__, getattr(_collections_abc, "__file__", None), "<frozen os>", "<frozen _collections_abc>"}
+_SEED = random.Random.seed.__code__
+#: Functions written in Python whose effect is what they are for, by code object.
+_ACTS = {
+    queue.Queue.put.__code__: "something is put into a queue",
+    queue.Queue.get.__code__: "something is taken out of a queue",
+    threading.Event.set.__code__: "an event is set",
+    threading.Event.clear.__code__: "an event is cleared",
+    logging.Logger.handle.__code__: "a message is logged",
+    type(os.environ).__setitem__.__code__: "an environment variable is set",
+    type(os.environ).__delitem__.__code__: "an environment variable is deleted",
+}
+#: Functions of PyTorch that read a setting which no key holds, or set one.
+_SETTINGS = {
+    "get_num_threads": "the number of threads", "get_num_interop_threads": "the number of threads",
+    "_get_float32_matmul_precision": "the precision of float32 matrix products", "initial_seed": "the random seed",
+    "set_num_threads": "the number of threads",
+    "set_num_interop_threads": "the number of threads",
+    "_set_float32_matmul_precision": "the precision of float32 matrix products",
+    "set_flush_denormal": "the treatment of denormal numbers",
+}  # fmt: skip
+_IN_BETWEEN = {os.__file__, logging.__file__, queue.__file__, getattr(_collections_abc, "__file__", None),
+               "<frozen os>", "<frozen _collections_abc>"}  # fmt: skip
 _COMPILER = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 
 
@@ -68,6 +107,7 @@ class Outside:
         self.effects: list[PythonEffect] = []
         self.calls: dict[CodeType, Callable[[FrameType], None]] = {}  # asked when Python code with that object begins
         self._before: dict[int, bytes] = {}
+        self._seeded: dict[int, random.Random] = {}  # generators seeded with a value inside the function
 
     @contextlib.contextmanager
     def watched(self) -> Iterator[None]:
@@ -79,10 +119,16 @@ class Outside:
                 self._called(frame, argument)
             elif event == "c_return":
                 self._returned(argument)
-            elif event == "call" and frame.f_code is _ENVIRONMENT:
-                self._environment(frame)
-            elif event == "call" and frame.f_code in self.calls:
-                self.calls[frame.f_code](frame)
+            elif event == "call":
+                code = frame.f_code
+                if code is _ENVIRONMENT:
+                    self._environment(frame)
+                elif code in self.calls:
+                    self.calls[code](frame)
+                elif code is _SEED:
+                    self._seeds(frame)
+                elif code in _ACTS:
+                    self._acts(_ACTS[code], frame)
             if previous is not None:
                 previous(frame, event, argument)
 
@@ -99,6 +145,20 @@ class Outside:
                 self.refusal = self.refusal or reseeded()
             elif function.__name__ in _SETS_STATE:
                 self._before[id(owner)] = state_of(owner)
+            elif function.__name__ == "initial_seed":
+                self._setting(function, frame)
+        elif isinstance(owner, random.Random):
+            if function.__name__ in _DRAWS and not self._may_draw(owner, frame):
+                self.refusal = self.refusal or _random("moves a random number generator (random.Random)", frame)
+        elif function is os.urandom:
+            self._urandom(frame)
+        elif function.__name__ in _SETTINGS:
+            self._setting(function, frame)
+        elif function.__name__ in _WRITES and isinstance(owner, io.IOBase):
+            if _is_users(frame) and (owner in (sys.stdout, sys.stderr) or not isinstance(owner, _BUFFERS)):
+                self._note("a file is written to", frame)
+        elif isinstance(owner, _SHARED) and function.__name__ in ("set", "put") and _is_users(frame):
+            self._note(f"{type(owner).__name__}.{function.__name__} is called", frame)
         elif _is_clock(function, owner):
             if _is_users(frame):
                 self.refusal = self.refusal or CaptureError(
@@ -109,6 +169,8 @@ class Outside:
                 )
         elif type(function) is BuiltinFunctionType and function in _OPENS and _is_users(frame):
             self._note(f"a file is opened ({function.__name__})", frame)
+        elif type(function) is BuiltinFunctionType and function in _CHANGES_FILES and _is_users(frame):
+            self._note(f"os.{function.__name__} is called", frame)
 
     def _returned(self, function: Any) -> None:
         owner = getattr(function, "__self__", None)
@@ -123,10 +185,69 @@ class Outside:
         if caller is not None and _is_users(caller):
             self._note(f"the environment variable {frame.f_locals.get('key')!r} is read", caller)
 
+    def _seeds(self, frame: FrameType) -> None:
+        """A generator of Python's gets a seed: a value, or fresh randomness."""
+        generator, value = frame.f_locals.get("self"), frame.f_locals.get("a")
+        if value is not None:
+            self._seeded[id(generator)] = generator
+        elif not self._may_draw(generator, frame):
+            self.refusal = self.refusal or _random("takes fresh randomness (random.Random without a seed)", frame)
+
+    def _may_draw(self, generator: Any, frame: FrameType) -> bool:
+        """The module's own generator is compared before and after; one seeded here draws the same at every call."""
+        of_module = generator is random._inst  # type: ignore[attr-defined]
+        return of_module or id(generator) in self._seeded or _passes_through(frame, _DRAWS_FOR_ITSELF)
+
+    def _urandom(self, frame: FrameType) -> None:
+        if not _passes_through(frame, _DRAWS_FOR_ITSELF):
+            self.refusal = self.refusal or _random("takes fresh randomness (os.urandom)", frame)
+
+    def _setting(self, function: Any, frame: FrameType) -> None:
+        """A setting of the process, read or set by the user's code, perhaps through PyTorch's function for it."""
+        caller = frame if _is_users(frame) else frame.f_back
+        of_torch = getattr(function, "__module__", None) in (None, "torch._C", "torch")
+        if not of_torch or caller is None or not _is_users(caller):
+            return
+        what = _SETTINGS.get(function.__name__, "")
+        if "set_" in function.__name__:
+            self._note(f"{what} is set", caller)
+            return
+        self.refusal = self.refusal or CaptureError(
+            f"the function reads {what} ({function.__name__.strip('_')}), which is no part of a key",
+            where=_location(caller),
+            remedy="read it outside and pass it as an argument",
+        )
+
+    def _acts(self, what: str, frame: FrameType) -> None:
+        caller = frame.f_back
+        while caller is not None and caller.f_code.co_filename in _IN_BETWEEN:
+            caller = caller.f_back
+        if caller is not None and _is_users(caller):
+            self._note(what, caller)
+
     def _note(self, what: str, frame: FrameType) -> None:
         effect = PythonEffect(what, _location(frame))
         if effect not in self.effects:
             self.effects.append(effect)
+
+
+def _passes_through(frame: FrameType | None, packages: tuple[str, ...]) -> bool:
+    """Whether code of one of the packages stands between a frame and the user's code."""
+    while frame is not None and not _is_users(frame):
+        if frame.f_globals.get("__name__", "").partition(".")[0] in packages:
+            return True
+        frame = frame.f_back
+    return False
+
+
+def _random(what: str, frame: FrameType | None) -> CaptureError:
+    while frame is not None and not _is_users(frame):
+        frame = frame.f_back
+    return CaptureError(
+        f"the function {what}; the number drawn while tracing would be used for ever",
+        where=_location(frame) if frame is not None else None,
+        remedy="draw with torch.rand, or draw outside and pass the number as an argument",
+    )
 
 
 def _is_clock(function: Any, owner: Any) -> bool:

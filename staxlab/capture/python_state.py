@@ -11,14 +11,15 @@ from __future__ import annotations
 
 import collections
 import linecache
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 
 from ..provenance import SourceLocation
+from ..specialize import opaque
 from ..specialize.free_variables import UNBOUND, Environment, Place
-from ..specialize.structure import children, is_dataclass_instance
+from ..specialize.structure import argument_leaves, children, is_dataclass_instance
 from .outside import PythonEffect
 
 _REGISTRIES = ("_parameters", "_buffers", "_modules")
@@ -32,12 +33,14 @@ class PythonState:
             (place, _read(place)) for place in (*environment.tensors, *environment.scalars, *environment.structure,
                                                 *environment.stored) if place.how in ("item", "cell")
         ]  # fmt: skip
-        self.owners = [(path, owner, dict(vars(owner))) for path, owner in environment.owners]
+        # The dicts that hold attributes: of objects, of modules (their registries as well), of tensors.
+        states = [(path, vars(owner)) for path, owner in environment.owners]
         for path, owner in environment.owners:
             if isinstance(owner, torch.nn.Module):
-                for name in _REGISTRIES:
-                    registry = owner.__dict__[name]
-                    self.owners.append((path, registry, dict(registry)))
+                states += [(path, owner.__dict__[name]) for name in _REGISTRIES]
+        for path, tensor in _tensors(environment, leaves_of, names):
+            states.append((path, tensor.__dict__))
+        self.states = [(path, state, dict(state)) for path, state in states]
         self.containers = [(path, value, _contents(value)) for path, value in environment.containers]
         args, kwargs = leaves_of
         self.arguments = [
@@ -46,6 +49,33 @@ class PythonState:
             for path, value in _mutable_parts(root, path)
         ]
         self.prints = environment.prints
+        self._library_state(environment, given={id(root) for root in (*args, *kwargs.values())})
+
+    def _library_state(self, environment: Environment, given: set[int]) -> None:
+        """What objects of library types hold: contents, generator states, attributes that the user's code assigns
+        to."""
+        self.generators = [
+            (path, value, *opaque.generator_state(value)) for path, value in environment.holders if opaque.draws(value)
+        ]
+        self.contents = [
+            (place, place.read(), opaque.copy_of_content(place.holder), id(place.holder) in given)
+            for place in environment.scalars
+            if place.how == "content"
+        ]
+        assigned = environment.assigned
+        self.attributes = [
+            (path, vars(value), {key: part for key, part in vars(value).items() if key in assigned or "*" in assigned})
+            for path, value in environment.holders
+            if assigned and isinstance(getattr(value, "__dict__", None), dict)
+        ]
+        self.assigned = assigned
+
+    def drawn(self) -> str | None:
+        """The path of a random number generator that has been drawn from, if any."""
+        for path, generator, before, _ in self.generators:
+            if opaque.generator_state(generator)[0] != before:
+                return path
+        return None
 
     def forbidden(self) -> list[str]:
         """Paths of what the function has rebound or changed and must not."""
@@ -56,10 +86,12 @@ class PythonState:
         for place, before in self.places:
             if id(place.holder) not in inside and _read(place) is not before:
                 changed.append(place.path)
-        for path, owner, before in self.owners:
-            now = owner if isinstance(owner, dict) else vars(owner)
+        for path, now, before in self.states:
             names = [name for name in {**before, **now} if now.get(name, UNBOUND) is not before.get(name, UNBOUND)]
             changed += [f"{path}.{name}" for name in names]
+        for path, state, before in self.attributes:
+            changed += [f"{path}.{name}" for name in self._assigned_in(state, before)]
+        changed += [place.path for place, before, _, is_given in self.contents if is_given and place.read() != before]
         return list(dict.fromkeys(changed))
 
     def effects(self) -> list[PythonEffect]:
@@ -69,15 +101,36 @@ class PythonState:
             for path, value, before in self.containers
             if not _same_contents(_contents(value), before)
         ]
+        found += [
+            PythonEffect(f"{place.path} was written to")
+            for place, before, _, is_given in self.contents
+            if not is_given and place.read() != before
+        ]
         for file, line in self.prints:
             text = linecache.getline(file, line).strip()
             found.append(PythonEffect("print is called", SourceLocation(file, line, text)))
         return found
 
+    def _assigned_in(self, state: dict, before: dict) -> list[str]:
+        """The names among the assigned ones that are bound to something else than before."""
+        names = {**before, **state} if "*" in self.assigned else {*before, *self.assigned}
+        return [name for name in names if state.get(name, UNBOUND) is not before.get(name, UNBOUND)]
+
     def restore(self) -> None:
         """Undo every change."""
-        for _, owner, before in self.owners:
-            target = owner if isinstance(owner, dict) else vars(owner)
+        for _, state, before in self.attributes:
+            for name in self._assigned_in(state, before):
+                if name in before:
+                    state[name] = before[name]
+                else:
+                    del state[name]
+        for place, before, copy, _ in self.contents:
+            if copy is not None and place.read() != before:
+                opaque.refill_content(place.holder, copy)
+        for _, generator, before, put_back in self.generators:
+            if opaque.generator_state(generator)[0] != before:
+                put_back()
+        for _, target, before in self.states:
             for name in [name for name in target if name not in before]:
                 del target[name]
             for name, value in before.items():
@@ -142,6 +195,17 @@ def _refill(value: Any, before: list) -> None:
     elif is_dataclass_instance(value):
         for name, part in before:
             object.__setattr__(value, name, part)
+
+
+def _tensors(
+    environment: Environment, leaves_of: tuple[tuple, dict], names: Callable[[int], str]
+) -> Iterator[tuple[str, torch.Tensor]]:
+    for place in environment.tensors:
+        if isinstance(tensor := _read(place), torch.Tensor):
+            yield place.path, tensor
+    for leaf in argument_leaves(*leaves_of, names):
+        if isinstance(leaf.value, torch.Tensor):
+            yield leaf.path, leaf.value
 
 
 def _mutable_parts(value: Any, path: str) -> Iterator[tuple[str, Any]]:

@@ -31,7 +31,7 @@ from ..errors import CaptureError, SideEffectWarning, StaxError
 from ..options import Options
 from ..provenance import SourceLocation, warn_user
 from ..specialize.ambient import read_ambient, recording
-from ..specialize.free_variables import Environment, Place, collect
+from ..specialize.free_variables import Environment, Place, argument_roots, collect
 from ..specialize.signature import aliasing
 from ..specialize.structure import Parameters, argument_leaves, children, rebuild_container
 from . import classify
@@ -47,7 +47,6 @@ from .python_state import PythonState
 from .record import Capture, Input, ShapeRead
 from .spelling import Frame, property_access, spell, tensor_methods
 from .values import (
-    PLAIN,
     autocast_state,
     call_with_autocast,
     check_argument,
@@ -132,8 +131,8 @@ class Tracer(TorchFunctionMode):
         scope: dict[str, Any] = {}
         names = Parameters.of(self.fn).name
         leaves = list(argument_leaves(self.args, self.kwargs, names, scope))
-        roots = [(leaf.path, leaf.value) for leaf in leaves if not isinstance(leaf.value, (torch.Tensor, *PLAIN))]
-        self.environment = collect(self.fn, roots)
+        roots = argument_roots(self.args, self.kwargs, names)
+        self.environment = collect(self.fn, [(path, root) for path, _, root in roots])
         for place in self.environment.tensors:
             self._free_by_id.setdefault(id(tensor := place.read()), (place, tensor))
         random_state = RandomState()
@@ -147,6 +146,8 @@ class Tracer(TorchFunctionMode):
                     f"the function reads from the iterator {self.environment.iterators[0]}, which moves at each call",
                     remedy="take the next item outside and pass it as an argument",
                 )
+            for what, remedy in self.environment.refused:
+                raise CaptureError(f"the function {what}", remedy=remedy)
             expressions = self._make_placeholders(leaves)
             with self.outside.watched():
                 result = self._run_function()
@@ -242,10 +243,20 @@ class Tracer(TorchFunctionMode):
         for leaf in leaves:
             if isinstance(leaf.value, torch.Tensor):
                 check_supported(leaf.value, leaf.path)
+                self._check_attributes(leaf.path, leaf.value)
                 node = self._placeholder(leaf.path, leaf.value, is_free=False)
                 self._first_argument = self._first_argument or node
                 expressions.append(leaf.expression)
         return expressions
+
+    def _check_attributes(self, path: str, tensor: torch.Tensor) -> None:
+        """Attributes given to an argument tensor are no part of any key."""
+        read = [name for name in tensor.__dict__ if name in self.environment.named_by_user]
+        if read:
+            raise CaptureError(
+                f"the function reads the attribute {read[0]!r} of the tensor {path}, which is no part of its signature",
+                remedy=f"pass {path}.{read[0]} as an argument of its own",
+            )
 
     def _placeholder(self, path: str, tensor: torch.Tensor, *, is_free: bool) -> Node:
         meta = TensorMeta.of(tensor)
@@ -267,7 +278,7 @@ class Tracer(TorchFunctionMode):
             raise refusal
         self._check_not_caught()
         self.watcher.check_random_state()
-        drawn = random_state.python_changed()
+        drawn = random_state.python_changed() or python_state.drawn()
         if drawn is not None:
             raise CaptureError(
                 f"the function draws from {drawn}; the number drawn while tracing would be used for ever",
@@ -471,9 +482,8 @@ class Tracer(TorchFunctionMode):
             return value
         if aliases:
             node.meta["aliases"] = True
-        if facts.mutates and requires_grad:
-            for tensor in written(name, value, given, tensors):
-                self._symbol(tensor).family.requires_grad |= tensor.is_floating_point() or tensor.is_complex()
+        if facts.mutates:
+            self.books.write(written(name, value, given, tensors), requires_grad=requires_grad)
         self._remember(value, node, (), requires_grad, facts, name, tensors)
         if value is not None:
             node.meta["val"] = self.books.described(value)

@@ -39,24 +39,23 @@ from ..provenance import warn_user
 from .ambient import must_run_eagerly, read_ambient
 from .entry import Entry, Lines
 from .free_state import FreeState
-from .free_variables import collect
+from .free_variables import argument_roots, collect
 from .guards import Guard, failing_guards, guards
 from .signature import (
-    OBJECT,
     TENSOR,
     VALUE,
     InputSignature,
     Key,
     KeyNames,
-    Signature,
     dynamic_aliasing,
     dynamic_signature,
     exact_layout,
     gate_signature,
+    identity,
     signature,
     tensors_of,
 )
-from .structure import Parameters, children
+from .structure import Parameters
 
 
 class Region(Protocol):
@@ -326,12 +325,12 @@ class Dispatcher(Entry):
         roots: Any = ()
         for sig in arg_part:
             if sig[0] not in _PLAIN_TAGS:
-                roots = _object_roots(args, kwargs, arg_part, kwarg_part, self._call_parameters)
+                roots = argument_roots(args, kwargs, self._call_parameters.name)
                 break
         else:
             if kwarg_part:
-                roots = _object_roots(args, kwargs, arg_part, kwarg_part, self._call_parameters)
-        tokens = tuple([token for _, token, _ in roots])
+                roots = argument_roots(args, kwargs, self._call_parameters.name)
+        tokens = tuple([identity(of) for _, of, _ in roots])
         state = self._states.get(tokens)
         if state is not None and (state.is_empty or state.is_same()):
             return state, True
@@ -467,28 +466,6 @@ REMEDIES = {
     "length": "Pad the container to a fixed length.",
     "aliasing": "Pass tensors that do not overlap in memory.",
 }
-
-
-def _object_roots(
-    args: tuple, kwargs: dict, arg_part: tuple, kwarg_part: tuple, parameters: Parameters
-) -> list[tuple[str, Any, Any]]:
-    """(path, identity, object) of the arguments that are objects with state of their own: modules, functions."""
-    roots: list[tuple[str, Any, Any]] = []
-    for index, (sig, value) in enumerate(zip(arg_part, args, strict=True)):
-        if sig[0] not in _PLAIN_TAGS:
-            _gather_roots(parameters.name(index), sig, value, roots)
-    for (name, sig), value in zip(kwarg_part, kwargs.values(), strict=True):
-        if sig[0] not in _PLAIN_TAGS:
-            _gather_roots(name, sig, value, roots)
-    return roots
-
-
-def _gather_roots(path: str, sig: Signature, value: Any, roots: list[tuple[str, Any, Any]]) -> None:
-    if sig[0] == OBJECT:
-        roots.append((path, sig[2], value))
-    elif sig[0] not in _PLAIN_TAGS:
-        for (_, key, part), inner in zip(children(value) or (), sig[-1], strict=True):
-            _gather_roots(f"{path}[{key!r}]", inner, part, roots)
 
 
 def _actual_gates(version: Version, args: tuple, kwargs: dict) -> tuple:

@@ -10,7 +10,9 @@ Both are stricter than equality of keys, never laxer, so a call they let through
 
 from __future__ import annotations
 
+import builtins
 import weakref
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -18,6 +20,7 @@ import torch
 from .. import native
 from .ambient import Ambient, must_run_eagerly, read_ambient
 from .free_state import FreeState
+from .free_variables import Place
 from .signature import TENSOR, VALUE, tensor_signature
 
 #: A line that is always outdated before it has served a call is made anew so many times, not more.
@@ -126,18 +129,18 @@ class Lines:
             return None
         environment = state.environment
         others = (*environment.scalars, *environment.structure, *environment.extents)
-        if not all(place.how in _PLACES for place in (*lifted, *others)):
+        found = _as_native(zip(others, state.rest, strict=True))
+        if found is None or not all(place.how in _PLACES for place in lifted):
             return None
+        if sum(not tensor.numel() for tensor in flat) > 1:
+            return None  # which of them are one object cannot be told by their memory
         region = version.region
         try:
             return native.Line(
                 args,
                 flat,
                 tuple((_PLACES[place.how], place.holder, place.key, None) for place in lifted),
-                tuple(
-                    (_PLACES[place.how], place.holder, place.key, found)
-                    for place, found in zip(others, state.rest, strict=True)
-                ),
+                found,
                 (ambient.grad_mode, ambient.inference_mode, ambient.default_dtype, ambient.deterministic),
                 version.replay,
                 version.key.gamma_g,
@@ -159,6 +162,22 @@ class Lines:
             return LastCall(version.region, args, tuple(map(tensor_signature, args)), lookup[-1], state)
         except RuntimeError:  # an inference tensor keeps no version
             return None
+
+
+def _as_native(places: Iterable[tuple[Place, Any]]) -> tuple[tuple[int, Any, Any, Any], ...] | None:
+    """Places and what was found there as the extension takes them; None if it cannot read one of them.
+
+    Whether a builtin's name has been given to a global is asked of the number of globals.
+    """
+    result, scopes = [], {}
+    for place, found in places:
+        if place.how == "bound" and not found and isinstance(place.key, str) and hasattr(builtins, place.key):
+            scopes[id(place.holder)] = (_PLACES["length"], place.holder, None, len(place.holder))
+        elif place.how in _PLACES:
+            result.append((_PLACES[place.how], place.holder, place.key, found))
+        else:
+            return None
+    return (*result, *scopes.values())
 
 
 def _is_plain(value: Any) -> bool:

@@ -23,135 +23,29 @@ from __future__ import annotations
 
 import collections
 import collections.abc
-import dis
+import contextvars
+import enum
 import functools
 import inspect
 import io
 import os
 import sys
-import sysconfig
+import threading
 import types
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
 from ..errors import CaptureError
+from . import opaque
+from .bytecode import code_objects, imported_modules, reads
+from .library import is_library_file, is_library_module, is_library_type
+from .places import UNBOUND, Place, compile_reader, is_plain, is_same_extent, read_or_unbound, set_members
+from .roots import EXACT, Attributes, argument_roots
 
-SCALARS = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device, torch.Size, type(Ellipsis))
 _LIMIT = 10_000  # values visited at most; beyond it a container is treated as an opaque object
-
-_LIBRARY_ROOTS = tuple(
-    os.path.abspath(path) + os.sep
-    for path in {sysconfig.get_paths()["stdlib"], sysconfig.get_paths()["purelib"], sysconfig.get_paths()["platlib"]}
-    | {os.path.dirname(os.path.dirname(torch.__file__))}
-)
-_COMPILER = tuple(
-    f"{__name__.partition('.')[0]}.{stage}" for stage in ("specialize", "capture", "pipeline", "api", "runtime")
-)
-
-
-def is_library_file(file: str) -> bool:
-    """Whether code in ``file`` is installed software (standard library, site-packages) and not the user's program."""
-    return file.startswith(_LIBRARY_ROOTS) or file.startswith("<frozen")
-
-
-def is_library_module(name: str) -> bool:
-    """Whether the module of this name is installed software, or part of the compiler itself."""
-    root = name.partition(".")[0]
-    if root in sys.builtin_module_names or root in sys.stdlib_module_names or root == "torch":
-        return True
-    if root == __name__.partition(".")[0]:
-        return name.startswith(_COMPILER)
-    return is_library_file(getattr(sys.modules.get(name), "__file__", None) or "<dynamic>")
-
-
-@dataclass(frozen=True, eq=False)
-class Place:
-    """Where a free value lives: ``read()`` fetches what is there now.
-
-    ``how`` is "item" (``holder[key]``), "cell" (a closure cell), "attribute", "length" (``len(holder)``), "keys" (the
-    keys of a dict, in order) or "members" (the elements of a set, as text, in a stable order).
-    """
-
-    path: str
-    holder: Any
-    key: Any
-    how: str = "item"
-
-    def read(self) -> Any:
-        """The value now. KeyError, AttributeError, IndexError or ValueError if the name is no longer bound."""
-        if self.how == "item":
-            return self.holder[self.key]
-        if self.how == "cell":
-            return self.holder.cell_contents
-        if self.how == "length":
-            return len(self.holder)
-        if self.how == "keys":
-            return tuple(self.holder)
-        if self.how == "members":
-            return set_members(self.holder)
-        return getattr(self.holder, self.key)
-
-    def expression(self, scope: dict[str, Any]) -> str:
-        """Python source that reads the place; objects it needs are added to ``scope``."""
-        name = f"h{id(self.holder)}"
-        scope[name] = self.holder
-        if self.how == "cell":
-            return f"{name}.cell_contents"
-        if self.how == "length":
-            return f"len({name})"
-        if self.how == "keys":
-            return f"tuple({name})"
-        if self.how == "members":
-            scope["set_members"] = set_members
-            return f"set_members({name})"
-        if self.how == "attribute":
-            return f"{name}.{self.key}"
-        if type(self.key) in (str, int, bool):
-            return f"{name}[{self.key!r}]"
-        key = f"k{id(self.key)}"
-        scope[key] = self.key
-        return f"{name}[{key}]"
-
-
-def is_plain(value: Any) -> bool:
-    """A number, string or the like, or a tuple of such: compared by value."""
-    return isinstance(value, SCALARS) or (type(value) is tuple and all(map(is_plain, value)))
-
-
-def set_members(members: Iterable[Any]) -> str:
-    """The elements of a set as one string that does not depend on their order of insertion."""
-    return ", ".join(sorted(f"{type(member).__name__} {member!r}" for member in members))
-
-
-#: Stands for the value of a place whose name is no longer bound.
-UNBOUND = "<unbound>"
-
-
-def compile_reader(places: Iterable[Place]) -> Callable[[], tuple[Any, ...]]:
-    """One function that reads all places at once, as a tuple; generated, so that a read costs tens of nanoseconds."""
-    places = tuple(places)
-    scope: dict[str, Any] = {}
-    body = ", ".join(place.expression(scope) for place in places)
-    exec(f"def read(): return ({body}{',' if places else ''})", scope)
-    fast = scope["read"]
-
-    def read() -> tuple[Any, ...]:
-        try:
-            return fast()
-        except (KeyError, AttributeError, IndexError, ValueError, NameError):
-            return tuple(_read_or_unbound(place) for place in places)
-
-    return read if places else tuple
-
-
-def _read_or_unbound(place: Place) -> Any:
-    try:
-        return place.read()
-    except (KeyError, AttributeError, IndexError, ValueError, NameError):
-        return UNBOUND
 
 
 @dataclass(eq=False)
@@ -173,6 +67,10 @@ class Environment:
     prints: tuple[tuple[str, int], ...] = field(default=(), repr=False)  # (file, line) of calls of print
     iterators: tuple[str, ...] = field(default=(), repr=False)  # paths of iterators: a call would use them up
     names: frozenset[str] = field(default=frozenset(), repr=False)  # names the visited bytecode mentions
+    named_by_user: frozenset[str] = field(default=frozenset(), repr=False)  # of these, attributes in the user's code
+    assigned: frozenset[str] = field(default=frozenset(), repr=False)  # attributes the user's code assigns to
+    holders: tuple[tuple[str, Any], ...] = field(default=(), repr=False)  # objects of library types
+    refused: tuple[tuple[str, str], ...] = field(default=(), repr=False)  # (what cannot be described, remedy)
     expected: tuple[Any, ...] = field(default=(), repr=False)  # the structure as found
     expected_extents: tuple[Any, ...] = field(default=(), repr=False)
 
@@ -190,7 +88,7 @@ class Environment:
     def is_current(self) -> bool:
         """Whether the places still cover everything the function reads: no object has been replaced, no container has
         gained or lost a part, no plain value has become an object, and every name is still bound."""
-        if self.read_extents() != self.expected_extents:
+        if not all(map(is_same_extent, self.read_extents(), self.expected_extents)):
             return False
         for now, then in zip(self.read_structure(), self.expected, strict=True):
             if now is not then:
@@ -203,7 +101,7 @@ class Environment:
     def find(self, tensor: torch.Tensor) -> Place | None:
         """The place that holds this very tensor, if any."""
         for place in self.tensors:
-            if _read_or_unbound(place) is tensor:
+            if read_or_unbound(place) is tensor:
                 return place
         return None
 
@@ -214,14 +112,14 @@ def collect(fn: Any, roots: Iterable[tuple[str, Any]] = ()) -> Environment:
     Linear in the size of what is reached; runs once per function, and again when the structure has changed.
     """
     roots = tuple(roots)
-    names: set[str] = set()
+    names = _Names()
     while True:  # attribute names found late may make more attributes relevant: repeat until no new name turns up
-        before = len(names)
+        before = names.count()
         walk = _Walk(names)
         walk.callable(fn, "")
         for path, value in roots:
-            walk.visit(value, None, path)
-        if len(names) == before:
+            walk.root(value, path)
+        if names.count() == before:
             return Environment(
                 tuple(walk.tensors.values()),
                 tuple(walk.scalars.values()),
@@ -232,13 +130,31 @@ def collect(fn: Any, roots: Iterable[tuple[str, Any]] = ()) -> Environment:
                 tuple(walk.stored),
                 tuple(walk.prints),
                 tuple(walk.iterators),
-                frozenset(names),
+                frozenset(names.all),
+                frozenset(names.own),
+                frozenset(names.assigned),
+                tuple(walk.holders),
+                tuple(walk.refused),
             )
 
 
+@dataclass
+class _Names:
+    """The names found so far. ``everything``: some attribute is read by a name that no bytecode mentions."""
+
+    all: set[str] = field(default_factory=set)
+    own: set[str] = field(default_factory=set)
+    assigned: set[str] = field(default_factory=set)
+    everything: bool = False
+    matches: bool = False
+
+    def count(self) -> tuple[int, ...]:
+        return len(self.all), len(self.own), len(self.assigned), self.everything, self.matches
+
+
 class _Walk:
-    def __init__(self, names: set[str]):
-        self.names = names
+    def __init__(self, names: _Names):
+        self.known, self.names = names, names.all
         self.tensors: dict[tuple, Place] = {}
         self.scalars: dict[tuple, Place] = {}
         self.structure: dict[tuple, Place] = {}
@@ -248,7 +164,19 @@ class _Walk:
         self.stored: list[Place] = []
         self.prints: list[tuple[str, int]] = []
         self.iterators: list[str] = []
+        self.holders: list[tuple[str, Any]] = []
+        self.refused: list[tuple[str, str]] = []
         self.visited: dict[tuple[str, int], Any] = {}
+        self.namespaces: dict[type, Any] = {}  # one view of each class's dict, so that its places have one holder
+
+    def root(self, value: Any, path: str) -> None:
+        if isinstance(value, Attributes):
+            state = vars(value.value)
+            for name in value.names:
+                if self._counts(name):
+                    self.visit(state[name], Place(f"{path}.{name}", state, name))
+        else:
+            self.visit(value, None, path)
 
     # -- callables ---------------------------------------------------------------------------------------------------
 
@@ -277,25 +205,15 @@ class _Walk:
         wrapped = getattr(fn, "__wrapped__", None)
         if callable(wrapped):
             self.callable(wrapped, path)
-        library = is_library_file(fn.__code__.co_filename)
-        for code in _code_objects(fn.__code__):
+        for code in code_objects(fn.__code__):
             self.names.update(code.co_names)
-            if not library and not _BY_NAME.isdisjoint(code.co_names):  # getattr(self, "mask", None)
-                self.names.update(c for c in code.co_consts if isinstance(c, str) and c.isidentifier())
-        if not library:
-            for part in ("__code__", "__defaults__", "__kwdefaults__"):
-                if getattr(fn, part) is not None:
-                    self._put(self.structure, Place(f"{fn.__name__}.{part}", fn, part, "attribute"))
-            for name in _global_names(fn.__code__):
-                if name in fn.__globals__:
-                    self.visit(fn.__globals__[name], Place(name, fn.__globals__, name))
-            self.stored += [Place(name, fn.__globals__, name) for name in _stored_names(fn.__code__)]
-            if "print" not in fn.__globals__:
-                self.prints += _print_calls(fn.__code__)
+        if not is_library_file(fn.__code__.co_filename):
+            self._user_code(fn)
         for name, cell in zip(fn.__code__.co_freevars, fn.__closure__ or (), strict=True):
             try:
                 value = cell.cell_contents
             except ValueError:
+                self._put(self.extents, Place(f"is_bound({name})", cell, None, "bound"))
                 continue
             self.visit(value, Place(name, cell, None, "cell"))
         parameters = fn.__code__.co_varnames[: fn.__code__.co_argcount]
@@ -308,6 +226,39 @@ class _Walk:
             if name in self.names and name != "__wrapped__":
                 self.visit(value, Place(f"{fn.__name__}.{name}", vars(fn), name))
 
+    def _user_code(self, fn: types.FunctionType) -> None:
+        """What the bytecode of a function of the user's says about names."""
+        found, known = reads(fn.__code__), self.known
+        known.own |= found.attributes
+        known.assigned |= found.stored_attributes
+        known.everything = known.everything or found.all_attributes
+        known.matches = known.matches or found.match_classes
+        self.names |= found.attributes
+        for part in ("__code__", "__defaults__", "__kwdefaults__"):
+            if getattr(fn, part) is not None:
+                self._put(self.structure, Place(f"{fn.__name__}.{part}", fn, part, "attribute"))
+        scope = fn.__globals__
+        for name in found.globals:
+            if name in scope:
+                self.visit(scope[name], Place(name, scope, name))
+            else:  # a builtin that may be shadowed later, or a name not bound yet
+                self._put(self.extents, Place(f"is_bound({name})", scope, name, "bound"))
+        self.stored += [Place(name, scope, name) for name in found.stored_globals]
+        if "print" not in scope:
+            self.prints += found.prints
+        for name, module in imported_modules(fn.__code__, scope.get("__package__")):
+            if module is not None:
+                self.visit(module, Place(name, sys.modules, name))
+            else:
+                self._put(self.extents, Place(f"is_bound({name})", sys.modules, name, "bound"))
+        if found.evaluates is not None and not {"eval", "exec", "globals"} & scope.keys():
+            what, line = found.evaluates
+            where = f"{os.path.basename(fn.__code__.co_filename)}:{line}"
+            remedy = "name what is read, or pass it as an argument"
+            self.refused.append((f"calls {what} at {where}, which may read anything", remedy))
+        self.owners.append((fn.__name__, fn))
+        self._put(self.extents, Place(f"len(vars({fn.__name__}))", vars(fn), None, "length"))
+
     # -- values ------------------------------------------------------------------------------------------------------
 
     def visit(self, value: Any, place: Place | None, path: str | None = None) -> None:
@@ -317,12 +268,15 @@ class _Walk:
         if isinstance(value, torch.Tensor):
             if place is not None:
                 self._put(self.tensors, place)
+                if value.__dict__ or type(value) is torch.Tensor:
+                    self._tensor_attributes(value, path)
             return
         if is_plain(value):
             if place is not None:
                 self._put(self.scalars, place)
-            return
-        if place is not None and not (isinstance(value, types.ModuleType) and _is_library_module(value)):
+            if type(value) in EXACT or is_library_type(type(value)):
+                return
+        if place is not None and not (isinstance(value, types.ModuleType) and is_library_module(value.__name__)):
             self._put(self.structure, place)
         if self._enter(value):
             return
@@ -332,21 +286,28 @@ class _Walk:
             self._parts(value, path, "length")
             for index, item in enumerate(value):
                 self.visit(item, Place(f"{path}[{index}]", value, index))
-        elif isinstance(value, dict):
+            self._subclass(value, path)
+        elif isinstance(value, (dict, types.MappingProxyType)):
             self._parts(value, path, "keys")
             for key, item in list(value.items()):
                 self.visit(item, Place(f"{path}[{key!r}]", value, key))
+            self._subclass(value, path)
         elif isinstance(value, (types.FunctionType, types.MethodType, functools.partial)):
             self.callable(value, "")
         elif isinstance(value, types.ModuleType):
             self.python_module(value, path)
         elif isinstance(value, type):
-            if not _is_library_type(value):
+            if not is_library_type(value):
                 self._methods(value)
                 self._class_attributes(value, value, path)
+                if self.known.matches:
+                    self.names.update(getattr(value, "__match_args__", ()))
         elif isinstance(value, (set, frozenset)):
             self._parts(value, path, "length")
             self._put(self.scalars, Place(path, value, None, "members"))
+            self._subclass(value, path)
+        elif is_plain(value):
+            self._subclass(value, path)
         elif isinstance(value, collections.abc.Iterator) and not isinstance(value, io.IOBase):
             self.iterators.append(path)
         else:
@@ -365,84 +326,169 @@ class _Walk:
                 self.visit(value, Place(f"{path}.{name}", group, name))
         for name, child in module._modules.items():
             self.visit(child, Place(f"{path}.{name}", module._modules, name))
-        for hooks in ("_forward_hooks", "_forward_pre_hooks"):
-            registered = module.__dict__.get(hooks)
-            if registered is not None:
-                self._put(self.extents, Place(f"len({path}.{hooks})", registered, None, "length"))
-                for hook in registered.values():
-                    self.callable(hook, "")
-        self._attributes(module, path, {*_MODULE_INTERNALS})
+        for hooks in _HOOKS:
+            self._hooks(module.__dict__.get(hooks), f"{path}.{hooks}")
+        if not self._enter(torch.nn.modules.module, "hooks of"):
+            for hooks in _HOOKS:
+                self._hooks(getattr(torch.nn.modules.module, f"_global{hooks}", None), f"torch.nn.Module.{hooks}")
+        self._attributes(module, path, _MODULE_INTERNALS)
+
+    def _hooks(self, registered: dict | None, path: str) -> None:
+        """Hooks by the keys of their handles, which are never used twice."""
+        if registered is not None:
+            how = "keys" if registered else "length"
+            self._put(self.extents, Place(f"{'list' if registered else 'len'}({path})", registered, None, how))
+            for hook in registered.values():
+                self.callable(hook, "")
 
     def object(self, value: Any, path: str) -> None:
         kind = type(value)
         wrapped = getattr(value, "__wrapped__", None)
         if callable(wrapped):  # functools.lru_cache and the like
             self.callable(wrapped, "")
-        if _is_library_type(kind) and not isinstance(value, types.SimpleNamespace):
+        if is_library_type(kind):
+            self._library_object(value, path)
             return
         self._methods(kind)
+        self._put(self.structure, Place(f"{path}.__class__", value, "__class__", "attribute"))
         if hasattr(value, "__dict__"):
             self._own(value, path)
             self._attributes(value, path, frozenset())
         for name in _slots(kind):
-            if name in self.names and hasattr(value, name):
+            if self._counts(name) and hasattr(value, name):
                 self.visit(getattr(value, name), Place(f"{path}.{name}", value, name, "attribute"))
 
-    def python_module(self, module: types.ModuleType, path: str) -> None:
-        if _is_library_module(module):
+    def _library_object(self, value: Any, path: str) -> None:
+        """An object of a library type: by content, or by those of its attributes that hold what the user reads."""
+        self.holders.append((path, value))
+        if isinstance(value, contextvars.ContextVar):
+            place = Place(f"{path}.get()", value, None, "context")
+            found = read_or_unbound(place)
+            self.visit(found, place) if found is not UNBOUND else self._put(self.extents, place)
             return
-        for name in sorted(self.names & vars(module).keys()):
+        if opaque.has_content(value):
+            size = opaque.size_of_content(value)
+            if size is None or size > opaque.LARGEST_CONTENT:
+                what = "whose content cannot be compared" if size is None else f"of {size:,} bytes"
+                remedy = "pass its content as a tensor argument, or keep it as a tensor"
+                self.refused.append((f"reads {path}, {_a(type(value))} {what}", remedy))
+            else:
+                self._put(self.scalars, Place(path, value, None, "content"))
+            return
+        if opaque.is_unreadable(value):
+            what = f"reads {path}, {_a(type(value))}, whose state cannot be compared between calls"
+            self.refused.append((what, "take the value out of it and pass that as an argument"))
+            return
+        self.names.update(opaque.names_read_by(value))
+        owner = getattr(value, "__self__", None)  # a bound method of a library object
+        if owner is not None and not isinstance(owner, (types.ModuleType, type, torch.Tensor, torch.nn.Module)):
+            self.visit(owner, None, f"{path}.__self__")
+        state = getattr(value, "__dict__", None)
+        is_namespace = isinstance(value, opaque.NAMESPACES)
+        if is_namespace and state is not None:
+            self.owners.append((path, value))
+            if not isinstance(value, threading.local):
+                self._put(self.extents, Place(f"len(vars({path}))", state, None, "length"))
+        held = opaque.held_attributes(value)
+        for name in list(state) if isinstance(state, dict) else held:
+            wanted = self._counts(name) if is_namespace else name in self.known.own
+            if (wanted or name in held) and isinstance(name, str) and name.isidentifier():
+                self.visit(getattr(value, name), Place(f"{path}.{name}", value, name, "attribute"))
+
+    def _tensor_attributes(self, tensor: torch.Tensor, path: str) -> None:
+        """Attributes that the user has given to a tensor."""
+        state = tensor.__dict__
+        self._put(self.extents, Place(f"len(vars({path}))", state, None, "length"))
+        for name, value in list(state.items()):
+            if name in self.known.own or self.known.everything:
+                self.visit(value, Place(f"{path}.{name}", state, name))
+
+    def _subclass(self, value: Any, path: str) -> None:
+        """What an object of a class derived from a builtin type holds besides its parts."""
+        kind = type(value)
+        if kind in EXACT or is_library_type(kind):
+            return
+        self._methods(kind)
+        if isinstance(value, enum.Enum):
+            return
+        self._put(self.structure, Place(f"{path}.__class__", value, "__class__", "attribute"))
+        if hasattr(value, "__dict__"):
+            self._own(value, path)
+            self._attributes(value, path, frozenset())
+
+    def _counts(self, name: str) -> bool:
+        """Whether some code may read an attribute of this name."""
+        return name in self.names or (self.known.everything and not name.startswith("__"))
+
+    def python_module(self, module: types.ModuleType, path: str) -> None:
+        if is_library_module(module.__name__):
+            return
+        for name in sorted(vars(module) if self.known.everything else self.names & vars(module).keys()):
             if not name.startswith("__"):
                 self.visit(vars(module)[name], Place(f"{path}.{name}", vars(module), name))
 
     def _attributes(self, owner: Any, path: str, hidden: Iterable[str]) -> None:
         for name, value in list(vars(owner).items()):
-            if name in hidden or not (name in self.names or name == "training" or isinstance(value, torch.Tensor)):
+            if name in hidden or not (self._counts(name) or name == "training" or isinstance(value, torch.Tensor)):
                 continue
             self.visit(value, Place(f"{path}.{name}", vars(owner), name))
         self._class_attributes(owner, type(owner), path)
 
     def _class_attributes(self, owner: Any, kind: type, path: str) -> None:
         """Plain values that live on the class and are read through the instance (or the class itself)."""
-        if _is_library_type(kind):
+        if is_library_type(kind):
             return
         own = vars(owner) if owner is not kind and hasattr(owner, "__dict__") else {}
         for base in kind.__mro__:
-            if base is object or _is_library_type(base):
+            if base is object or is_library_type(base):
                 continue
             for name, value in list(vars(base).items()):
-                if name in own or name not in self.names or name.startswith("__") or _is_descriptor(value):
+                if name in own or not self._counts(name) or name.startswith("__") or isinstance(value, _METHODS):
                     continue
-                self.visit(value, Place(f"{path}.{name}", owner, name, "attribute"))
+                if _is_descriptor(value):  # read past its own __get__, whose code is followed
+                    self.visit(value, Place(f"{path}.{name}", self._namespace(base), name))
+                else:
+                    self.visit(value, Place(f"{path}.{name}", owner, name, "attribute"))
+
+    def _namespace(self, kind: type) -> Any:
+        return self.namespaces.setdefault(kind, vars(kind))
 
     def _own(self, owner: Any, path: str) -> None:
         """Notice when an object gains or loses attributes (for a module: parameters, buffers or submodules)."""
         self.owners.append((path, owner))
         self._put(self.extents, Place(f"len(vars({path}))", vars(owner), None, "length"))
         if isinstance(owner, torch.nn.Module):
+            self._put(self.structure, Place(f"{path}.__class__", owner, "__class__", "attribute"))
             for name in ("_parameters", "_buffers", "_modules"):
-                self._put(self.extents, Place(f"len({path}.{name})", vars(owner)[name], None, "length"))
+                registry = vars(owner)[name]
+                ordered = name == "_modules" and len(registry) > 1 and isinstance(owner, _ITERATED)
+                how, what = ("keys", "list") if ordered else ("length", "len")
+                self._put(self.extents, Place(f"{what}({path}.{name})", registry, None, how))
 
     def _methods(self, kind: type) -> None:
         """Read the bytecode of the methods of a class that a call can reach, starting from ``forward``/``__call__``."""
         if self._enter(kind, "methods of"):
             return
         for base in kind.__mro__:
-            if base in (object, torch.nn.Module):
+            if base in (object, torch.nn.Module) or self._enter(base, "members of"):
                 continue
+            library = is_library_type(base)
+            if not library:
+                self._put(self.extents, Place(f"len(vars({base.__name__}))", self._namespace(base), None, "length"))
             for name, member in list(vars(base).items()):
-                if isinstance(member, property):
-                    member = member.fget
-                if isinstance(member, (staticmethod, classmethod)):
-                    member = member.__func__
-                if not isinstance(member, types.FunctionType) or name in _SETUP_METHODS:
+                if not isinstance(member, _METHODS) or name in _SETUP_METHODS:
                     continue
-                if name in self.names or name in ("forward", "__call__") or name.startswith("__"):
-                    self.function(member, f"{kind.__name__}.{name}.")
+                if not (name in self.names or name in ("forward", "__call__") or name.startswith("__")):
+                    continue
+                if not library or name in ("forward", "__call__"):  # a method may be replaced on its class
+                    self._put(self.structure, Place(f"{base.__name__}.{name}", self._namespace(base), name))
+                function = _function_of(member)
+                if isinstance(function, types.FunctionType):
+                    self.function(function, f"{kind.__name__}.{name}.")
 
     def _parts(self, value: Any, path: str, how: str) -> None:
         """Notice when a mutable container gains or loses parts."""
-        if not isinstance(value, (tuple, frozenset)):
+        if not isinstance(value, (tuple, frozenset, types.MappingProxyType)):
             self.containers.append((path, value))
             self._put(self.extents, Place(f"{'len' if how == 'length' else 'list'}({path})", value, None, how))
 
@@ -457,12 +503,22 @@ class _Walk:
         return False
 
 
-def _is_library_type(kind: type) -> bool:
-    return kind.__module__ != "__main__" and is_library_module(kind.__module__)
-
-
 def _is_descriptor(value: Any) -> bool:
-    return callable(value) or hasattr(value, "__get__")
+    return hasattr(type(value), "__get__")
+
+
+def _function_of(member: Any) -> Any:
+    """The Python function behind a method, property or the like."""
+    if isinstance(member, property):
+        return member.fget
+    if isinstance(member, (staticmethod, classmethod)):
+        return member.__func__
+    return getattr(member, "func", member)
+
+
+def _a(kind: type) -> str:
+    name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+    return f"{'an' if name[0].lower() in 'aeiou' else 'a'} {name}"
 
 
 def _slots(kind: type) -> list[str]:
@@ -473,11 +529,9 @@ def _slots(kind: type) -> list[str]:
     return found
 
 
-def _is_library_module(module: types.ModuleType) -> bool:
-    return is_library_module(module.__name__)
-
-
-_BY_NAME = frozenset({"getattr", "hasattr"})
+_METHODS = (types.FunctionType, property, staticmethod, classmethod, functools.partialmethod, functools.cached_property)
+_ITERATED = (torch.nn.ModuleDict, torch.nn.ModuleList, torch.nn.Sequential)
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _SETUP_METHODS = frozenset({"__init__", "extra_repr", "__repr__", "reset_parameters", "__setstate__", "__new__"})
 _MODULE_INTERNALS = frozenset(
     {"_parameters", "_buffers", "_modules", "_non_persistent_buffers_set", "_backward_hooks", "_backward_pre_hooks",
@@ -487,44 +541,5 @@ _MODULE_INTERNALS = frozenset(
 )  # fmt: skip
 
 
-def _code_objects(code: types.CodeType) -> Iterable[types.CodeType]:
-    """A code object and the ones nested in it: lambdas, comprehensions, inner functions."""
-    yield code
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            yield from _code_objects(constant)
-
-
-@functools.lru_cache(maxsize=4096)
-def _global_names(code: types.CodeType) -> tuple[str, ...]:
-    """The names a code object (or one nested in it) loads as globals, in order of first appearance."""
-    names = {}
-    for part in _code_objects(code):
-        for instruction in dis.get_instructions(part):
-            if instruction.opname in ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"):
-                names[instruction.argval] = None
-    return tuple(names)
-
-
-@functools.lru_cache(maxsize=4096)
-def _stored_names(code: types.CodeType) -> tuple[str, ...]:
-    """The globals a code object assigns to or deletes."""
-    return tuple(
-        {
-            instruction.argval: None
-            for part in _code_objects(code)
-            for instruction in dis.get_instructions(part)
-            if instruction.opname in ("STORE_GLOBAL", "DELETE_GLOBAL")
-        }
-    )
-
-
-@functools.lru_cache(maxsize=4096)
-def _print_calls(code: types.CodeType) -> tuple[tuple[str, int], ...]:
-    """(file, line) of each place that reads the name ``print``."""
-    return tuple(
-        (part.co_filename, instruction.positions.lineno)
-        for part in _code_objects(code)
-        for instruction in dis.get_instructions(part)
-        if instruction.opname == "LOAD_GLOBAL" and instruction.argval == "print" and instruction.positions
-    )
+__all__ = ["UNBOUND", "Attributes", "Environment", "Place", "argument_roots", "collect", "compile_reader",
+           "is_library_file", "is_library_module", "is_plain", "set_members"]  # fmt: skip

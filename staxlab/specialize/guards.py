@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from .signature import MAPPING, OBJECT, RECORD, SEQUENCE, SYMBOLIC, TENSOR, VALUE, Key, Signature
+from .signature import DERIVED, MAPPING, OBJECT, RECORD, SEQUENCE, SYMBOLIC, TENSOR, VALUE, Key, Signature
 
 
 class _Missing:
@@ -109,7 +109,7 @@ def _components(key: Key) -> dict[str, tuple[Any, str]]:
             for dimension, expression in enumerate(stride):
                 if expression is not None:  # sizes 0 and 1, which the shape has told, have no stride that matters
                     put(f"{path}.stride({dimension})", _stride_formula(path, expression), "stride")
-        elif tag == VALUE:
+        elif tag in (VALUE, DERIVED):
             put(f"type({path})", sig[1], "type")
             put(path, sig[2], "value")
         elif tag == OBJECT:

@@ -36,12 +36,14 @@ import torch
 from ..errors import GuardError
 from .ambient import Ambient, read_ambient
 from .free_variables import Environment
+from .library import is_library_type
 from .structure import children, is_dataclass_instance
 
 Signature = tuple[Any, ...]
 
 # The first entry of a signature says what it describes.
 TENSOR, VALUE, SEQUENCE, MAPPING, RECORD, OBJECT = "tensor", "value", "sequence", "mapping", "record", "object"
+DERIVED = "derived"  # a plain value of a class of its own, which may have methods and attributes
 
 
 class Identity:
@@ -166,11 +168,12 @@ def signature(value: Any) -> Signature:
     if isinstance(value, torch.Tensor):
         return tensor_signature(value)
     if isinstance(value, enum.Enum):
-        return (VALUE, type(value), value)
+        return (VALUE if is_library_type(type(value)) else DERIVED, type(value), value)
     parts = children(value)
     if parts is None:
-        if isinstance(value, (int, float, str)) and not isinstance(value, type):
-            return (VALUE, type(value), _float_key(float(value)) if isinstance(value, float) else value)
+        if isinstance(value, (int, float, complex, str, bytes)):
+            tag = VALUE if is_library_type(type(value)) else DERIVED
+            return (tag, type(value), _float_key(float(value)) if isinstance(value, float) else value)
         if type(value).__module__ == "torch.fx.proxy":
             raise GuardError(
                 "torch.fx traces through a compiled function, whose versions are made for values and not for proxies",

@@ -54,6 +54,20 @@ def children(value: Any) -> list[tuple[str, Any, Any]] | None:
     return None
 
 
+def extra_attributes(value: Any) -> tuple[str, ...]:
+    """The attributes of a container that are none of its parts: those of an instance of ``class Batch(dict)``, or what
+    was set on a dataclass instance besides its fields."""
+    state = getattr(value, "__dict__", None)
+    if not isinstance(state, dict) or not state:
+        return ()
+    parts = children(value) or ()
+    fields = {key for kind, key, _ in parts if kind == "attribute"}
+    items = {key: part for kind, key, part in parts if kind == "item" and isinstance(key, str)}
+    return tuple(
+        name for name, part in state.items() if name not in fields and not (name in items and items[name] is part)
+    )
+
+
 @dataclass(frozen=True)
 class Leaf:
     """One leaf of the arguments: its printed path, Python source that fetches it from ``args``/``kwargs``, its
