@@ -61,6 +61,10 @@ class Effects:
             return False
         return not (self.is_returned(node) and (self.is_input(other) or self.is_returned(other)))
 
+    def add(self, node: Node) -> None:
+        """Note a new node, whose value is in memory of its own."""
+        self._parent[node] = node
+
     def merge(self, node: Node, other: Node) -> None:
         """Note that the users of ``node`` now read ``other``: what is true of one's memory is true of both."""
         groups = {self._find(node), self._find(other)}

@@ -18,13 +18,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..capture.graph import Graph, Node
 from ..capture.module import GraphModule
 from ..errors import TransformError
 from ..options import Options
 from ..provenance import Origins
+
+if TYPE_CHECKING:
+    from .patterns import Rule
 
 Measure = tuple[int, int, int]
 
@@ -161,19 +164,27 @@ def rewrite(
     raise TransformError(f"no fixed point after {max_rounds} rounds; last change by {runs[-1].name}")
 
 
-def transform(capture: Any, options: Options | None = None) -> TransformLog:
+def transform(capture: Any, options: Options | None = None, *, rules: Sequence[Rule] = ()) -> TransformLog:
     """The front-end passes (Section 4.1) on a captured graph, iterated to a fixed point; in dynamic mode, those that
     hold at every size.
 
-    ``capture`` is a Capture or a GraphModule; it is not changed. Values, dtypes, shapes and aliasing of the outputs
+    ``capture`` is a Capture or a GraphModule; it is not changed. ``rules`` are applied as well, after normalization in
+    every round; they show in the log under their names. Values, dtypes, shapes and aliasing of the outputs
     stay as they are, except that ``x + 0 -> x`` may change the sign of a zero, and that decomposed operators round as
-    their formulas do. TransformError if a rule breaks the graph or the iteration does not end: a defect of the rules.
+    their formulas do. TransformError if a rule breaks the graph or does not lower the measure of Proposition 4.1, so
+    that the iteration might not end: a defect of the rules.
     """
+    from .own_rules import own_pass
     from .passes import PASSES, SHAPE_INDEPENDENT, measure
 
     module: GraphModule = getattr(capture, "module", capture)
     options = options or Options()
-    return rewrite(module, SHAPE_INDEPENDENT if options.dynamic else PASSES, measure, options.max_rounds)
+    passes = SHAPE_INDEPENDENT if options.dynamic else PASSES
+    if rules:
+        if options.dynamic:
+            raise TransformError("own rules rely on the shapes of the sample", remedy="transform without dynamic=True")
+        passes = (passes[0], own_pass(rules), *passes[1:])
+    return rewrite(module, passes, measure, options.max_rounds)
 
 
 def describe(nodes: Sequence[Node]) -> tuple[str, ...]:
