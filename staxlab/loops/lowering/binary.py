@@ -88,14 +88,15 @@ def floor_quotient(ops, a, b):
     taking the floor would give 1.0 // 0.1 = 10."""
     dtype = ops.dtype_of(a)
     zero, one = ops.constant(0.0, dtype), ops.constant(1.0, dtype)
-    rest = ops.fmod(a, b)
-    quotient = ops.truediv(ops.sub(a, rest), b)
+    rest, plain = ops.fmod(a, b), ops.truediv(a, b)
+    # Where the quotient overflows, vectorised remainders are NaN.
+    overflow = ops.logical_and(ops.isinf(plain), ops.logical_not(ops.isinf(a)))
+    quotient = ops.truediv(ops.where(overflow, a, ops.sub(a, rest)), b)
     differs = ops.logical_xor(ops.lt(b, zero), ops.lt(rest, zero))
     adjust = ops.logical_and(ops.ne(rest, zero), differs)
     quotient = ops.where(adjust, ops.sub(quotient, one), quotient)
     down = ops.floor(quotient)
     down = ops.where(ops.gt(ops.sub(quotient, down), ops.constant(0.5, dtype)), ops.add(down, one), down)
-    plain = ops.truediv(a, b)
     result = ops.where(ops.eq(quotient, zero), ops.copysign(zero, plain), down)
     return ops.where(ops.eq(b, zero), plain, result)
 
@@ -140,6 +141,8 @@ def lower_pow_scalar(call: Call, x: TensorValue, exponent: Number) -> TensorValu
 
     def function(ops, a):
         one = ops.constant(1.0, dtype)
+        # Half precision goes through the general power on the CPU, where -inf ** 0.5 is inf and -0.0 ** 0.5 is 0.0.
+        general = dtype == torch.float16 and not call.lowering.device.is_gpu and abs(exponent) == 0.5
         special = {
             1.0: lambda: a,
             2.0: lambda: ops.mul(a, a),
@@ -148,7 +151,7 @@ def lower_pow_scalar(call: Call, x: TensorValue, exponent: Number) -> TensorValu
             -0.5: lambda: ops.rsqrt(a),
             -1.0: lambda: ops.reciprocal(a),
             -2.0: lambda: ops.truediv(one, ops.mul(a, a)),
-        }.get(float(exponent))
+        }.get(float(exponent) if not general else None)
         return special() if special else ops.pow(a, ops.constant(exponent, dtype))
 
     return call.pointwise(function, x, operand_dtype=dtype)

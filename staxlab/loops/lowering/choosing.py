@@ -50,16 +50,22 @@ def lower_masked_fill(call: Call, x: TensorValue, mask: TensorValue, value: Oper
 
 
 def _clamp(call: Call, x: TensorValue, low: Operand | None, high: Operand | None) -> TensorValue:
-    """``min(max(x, low), high)``, so the upper bound wins where they cross, and a NaN anywhere comes through."""
+    """``min(max(x, low), high)``, so the upper bound wins where they cross, and a NaN anywhere comes through. A zero
+    keeps its sign beside a bound of 0, as everything does that is within the bounds."""
     operands = [x] + [bound for bound in (low, high) if bound is not None]
 
     def function(ops, a, *bounds):
         remaining = list(bounds)
         if low is not None:
-            a = ops.maximum(a, remaining.pop(0))
+            bound = remaining.pop(0)
+            a = ops.where(ops.lt(a, bound), bound, a) if plain(low) else ops.maximum(a, bound)
         if high is not None:
-            a = ops.minimum(a, remaining.pop(0))
+            bound = remaining.pop(0)
+            a = ops.where(ops.gt(a, bound), bound, a) if plain(high) else ops.minimum(a, bound)
         return a
+
+    def plain(bound: Operand) -> bool:
+        return call.meta.dtype.is_floating_point and not isinstance(bound, TensorValue) and not math.isnan(bound)
 
     return call.pointwise(function, *operands, operand_dtype=call.meta.dtype)
 
