@@ -115,6 +115,14 @@ class Books:
         family.requires_grad |= requires_grad and (value.is_floating_point() or value.is_complex())
         return family
 
+    def write(self, tensors: Iterable[torch.Tensor], *, requires_grad: bool) -> None:
+        """Tensors have been written by a call whose result requires grad, or does not."""
+        for tensor in tensors:
+            family = self.symbol(tensor).family
+            if family.inference and not torch.is_inference_mode_enabled():
+                raise RuntimeError("Inplace update to inference tensor outside InferenceMode is not allowed.")
+            family.requires_grad |= requires_grad and (tensor.is_floating_point() or tensor.is_complex())
+
     def described(self, value: Any) -> Any:
         """Metadata of a result, with ``requires_grad`` as eager execution would have it."""
         if isinstance(value, torch.Tensor):
