@@ -482,9 +482,8 @@ class Tracer(TorchFunctionMode):
             return value
         if aliases:
             node.meta["aliases"] = True
-        if facts.mutates and requires_grad:
-            for tensor in written(name, value, given, tensors):
-                self._symbol(tensor).family.requires_grad |= tensor.is_floating_point() or tensor.is_complex()
+        if facts.mutates:
+            self.books.write(written(name, value, given, tensors), requires_grad=requires_grad)
         self._remember(value, node, (), requires_grad, facts, name, tensors)
         if value is not None:
             node.meta["val"] = self.books.described(value)
