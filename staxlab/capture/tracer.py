@@ -51,6 +51,7 @@ from .values import (
     call_with_autocast,
     check_argument,
     check_plain,
+    check_result,
     check_supported,
     contains_tensor,
     explained,
@@ -453,6 +454,7 @@ class Tracer(TorchFunctionMode):
         value = self._value(func, args, kwargs, tensors, facts)
         if value is NotImplemented or (not tensors and not contains_tensor(value)):
             return value  # `x == None`, or a question about no tensor at all, such as torch.promote_types
+        check_result(func, value)
         given = args
         op, target, args, kwargs = spell(func, args, kwargs, self.frame)
         aliases = shares_storage(value, tensors)

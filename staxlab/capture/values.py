@@ -166,6 +166,19 @@ def check_plain(func: Any, value: Any) -> None:
         )
 
 
+def check_result(func: Any, value: Any) -> None:
+    """CaptureError for a result without shape or strides, which no metadata describes."""
+    for tensor in [value] if isinstance(value, torch.Tensor) else tensors_in(value):
+        try:
+            tensor.stride()
+        except RuntimeError:
+            kind = "a nested tensor" if tensor.is_nested else f"a tensor of layout {tensor.layout}"
+            raise CaptureError(
+                f"{target_name(func)} makes {kind}, which has no strides",
+                remedy="make it outside the compiled function, or use dense tensors",
+            ) from None
+
+
 def check_argument(value: Any) -> None:
     """CaptureError for an argument whose contents may change without anyone noticing."""
     if "numpy" in sys.modules and isinstance(value, sys.modules["numpy"].ndarray):

@@ -95,6 +95,20 @@ def test_quantized_tensors_run_operator_by_operator():
     assert torch.equal(staxlab.compile(lambda a: a.dequantize() * 2)(q), q.dequantize() * 2)
 
 
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    ("fn", "what"),
+    [
+        (lambda a: a.to_sparse_csr() @ a, "layout"),
+        (lambda a: torch.nested.as_nested_tensor([a, a]).to_padded_tensor(0.0), "nested"),
+    ],
+)
+def test_results_without_strides_are_refused_in_plain_words(fn, what):
+    with pytest.raises(CaptureError, match=what) as caught:
+        staxlab.compile(fn)(torch.eye(2))
+    assert caught.value.where is not None and caught.value.remedy
+
+
 # -- out= -------------------------------------------------------------------------------------------------------------
 
 
