@@ -179,10 +179,11 @@ class Recorder(TorchDispatchMode):
             return node
         node, tensor = entry.memory.placeholder, entry.memory.value
         for step in entry.chain:
-            tensor = step(tensor)
+            result = step.function(tensor, *step.args, **dict(step.kwargs))
             node = self._create(
-                "call_function", step.function, (node, *step.args), dict(step.kwargs), describe_value(tensor)
+                "call_function", step.function, (node, *step.args), dict(step.kwargs), describe_value(result)
             )
+            tensor = result if step.part is None else result[step.part]
             if step.part is not None:
                 node = self._create("call_function", operator.getitem, (node, step.part), {}, describe_value(tensor))
         return node

@@ -134,8 +134,15 @@ def test_the_written_part_of_a_split_is_a_part_of_the_input():
         a.split([1, 3], 1)[1].relu_()
         a.unbind(1)[0].neg_()
 
+    def returned(a):
+        first, second, _ = a.unbind()
+        return first.relu_(), second.neg_(), a.sum(0)
+
     for function in (chunks, rows, parts):
         agree(function, plain, backends=("eager", "aot_eager"))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        agree(returned, plain)
 
 
 def test_an_element_of_a_fresh_result_is_still_private():
