@@ -14,7 +14,7 @@ from __future__ import annotations
 import random
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -56,6 +56,27 @@ class CallFacts:
 class SavedStorage:
     storage: torch.UntypedStorage
     copy: torch.UntypedStorage
+
+
+class Versions:
+    """The version counters of some tensors, by which autograd notices writes: one that has been undone is none."""
+
+    def __init__(self, tensors: Iterable[torch.Tensor] = ()):
+        self._known: list[tuple[torch.Tensor, int]] = []
+        for tensor in tensors:
+            self.append(tensor)
+
+    def append(self, tensor: torch.Tensor) -> None:
+        if not tensor.is_inference():  # those have none
+            self._known.append((tensor, tensor._version))
+
+    def restore(self) -> None:
+        for tensor, version in self._known:
+            if tensor._version != version:
+                torch._C._autograd._unsafe_set_version_counter((tensor,), (version,))
+
+    def clear(self) -> None:
+        self._known.clear()
 
 
 @dataclass
@@ -132,6 +153,7 @@ class Watcher(TorchDispatchMode):
         self.arguments: list[torch.Tensor] = []  # the tensors the current call was given
         self.protected: dict[int, torch.Tensor] = {}
         self.saved: dict[int, SavedStorage] = {}
+        self.versions = Versions()
         self.facts = CallFacts()
         self.inside = False
         self.random_state: torch.Tensor | None = None  # the default generator as the last recorded draw left it
@@ -146,6 +168,7 @@ class Watcher(TorchDispatchMode):
         """Undo later whatever is written to the storage of ``tensor`` from now on."""
         if tensor.layout is torch.strided:
             self.protected.setdefault(storage_key(tensor), tensor)
+            self.versions.append(tensor)
 
     def start(self, random_state: RandomState, *, may_reseed: bool) -> None:
         """Begin to watch. The default generator is shared by all threads: while others run, a state that has moved
@@ -262,9 +285,10 @@ class Watcher(TorchDispatchMode):
             raise reseeded()
 
     def restore(self) -> None:
-        """Write every saved storage back and rewind given generators. Version counters stay as they are."""
+        """Write every saved storage back and rewind given generators and version counters."""
         for saved in self.saved.values():
             saved.storage.copy_(saved.copy)
+        self.versions.restore()
         for generator, first, _ in self.generators.values():
             generator.set_state(first)
 
@@ -272,6 +296,7 @@ class Watcher(TorchDispatchMode):
         """Let go of every tensor."""
         self.protected.clear()
         self.saved.clear()
+        self.versions.clear()
         self.generators.clear()
         self.arguments = []
 

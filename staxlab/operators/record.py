@@ -26,6 +26,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..capture.graph import Graph, Node, describe_value, nodes_in
+from ..capture.isolation import Versions
 from ..capture.module import GraphModule, Interpreter
 from ..capture.values import call_with_autocast
 from ..options import Options
@@ -116,8 +117,10 @@ class Recorder(TorchDispatchMode):
             if isinstance(value, torch.Tensor):
                 self.trusted[id(value)] = value
         self._define_inputs(inputs)
+        versions = Versions(value for value in inputs if isinstance(value, torch.Tensor))
         with self:
             result = _NodeByNode(self).run(*inputs)
+        versions.restore()  # an in-place operator counts before it comes here
         self.position = _Position()
         leaves = flatten(result)
         outputs = rebuild(result, [self._output(leaf) for leaf in leaves])
