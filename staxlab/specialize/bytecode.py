@@ -48,6 +48,7 @@ class Reads:
     prints: tuple[tuple[str, int], ...] = ()  # (file, line)
     all_attributes: bool = False
     match_classes: bool = False
+    compares_identities: bool = False
     evaluates: tuple[str, int] | None = None
 
 
@@ -60,7 +61,7 @@ def reads(code: types.CodeType) -> Reads:
     stored_attributes: set[str] = set()
     imports: dict[tuple[str, int], None] = {}
     prints: list[tuple[str, int]] = []
-    everything = matches = False
+    everything = matches = compares = False
     evaluates: tuple[str, int] | None = None
     for part in code_objects(code):
         complete = [i for i in dis.get_instructions(part) if i.opname not in ("CACHE", "EXTENDED_ARG")]
@@ -97,6 +98,8 @@ def reads(code: types.CodeType) -> Reads:
                 stored_attributes.add(argument)
             elif name in ("STORE_GLOBAL", "DELETE_GLOBAL"):
                 stored[argument] = None
+            elif name == "CONTAINS_OP" or (name == "IS_OP" and instructions[position - 1].opname != "LOAD_CONST"):
+                compares = True
             elif name == "MATCH_CLASS":
                 matches = True
                 before = instructions[position - 1].argval
@@ -110,7 +113,7 @@ def reads(code: types.CodeType) -> Reads:
                 if isinstance(constant, str) and constant in sys.modules:
                     imports[constant, 0] = None
     return Reads(tuple(loaded), tuple(stored), frozenset(attributes), frozenset(stored_attributes), tuple(imports),
-                 tuple(prints), everything, matches, evaluates)  # fmt: skip
+                 tuple(prints), everything, matches, compares or "id" in loaded, evaluates)  # fmt: skip
 
 
 def _second_argument(instructions: list[dis.Instruction], load: dis.Instruction) -> str | None:

@@ -47,6 +47,7 @@ from .signature import (
     InputSignature,
     Key,
     KeyNames,
+    containers_of,
     dynamic_aliasing,
     dynamic_signature,
     exact_layout,
@@ -295,9 +296,13 @@ class Dispatcher(Entry):
         kwarg_part = tuple([(name, self._signature(value)) for name, value in kwargs.items()]) if kwargs else ()
         state, free_is_same = self._free_state(args, kwargs, arg_part, kwarg_part)
         alone = not state.count and not kwargs and len(args) == 1 and arg_part[0][0] in _PLAIN_TAGS
-        overlap: tuple = () if alone else state.overlap_with(tensors_of(args, kwargs))
-        if overlap and self._options.dynamic:
-            overlap = dynamic_aliasing(overlap, tensors_of(args, kwargs), state.count)
+        overlap: tuple = ()
+        if not alone:
+            tensors = tensors_of(args, kwargs)
+            overlap = state.overlap_with(tensors)
+            if overlap and self._options.dynamic:
+                overlap = dynamic_aliasing(overlap, tensors, state.count)
+            overlap += state.one_object([*tensors, *containers_of(args, kwargs)])
         lookup = (arg_part, kwarg_part, state.tensor_part, state.scalar_part, state.object_part, overlap, ambient)
         version, flat = self._choose(self._cache.get(lookup, ()), args, kwargs)
         if version is None:

@@ -132,6 +132,8 @@ class Lines:
         found = _as_native(zip(others, state.rest, strict=True))
         if found is None or not all(place.how in _PLACES for place in lifted):
             return None
+        if state.environment.compares_identities and len(lifted) < state.count:
+            return None  # an argument may be a free tensor that is no input of the program
         if sum(not tensor.numel() for tensor in flat) > 1:
             return None  # which of them are one object cannot be told by their memory
         region = version.region
@@ -181,8 +183,8 @@ def _as_native(places: Iterable[tuple[Place, Any]]) -> tuple[tuple[int, Any, Any
 
 
 def _is_plain(value: Any) -> bool:
-    """Whether metadata says all there is to say about a tensor. The entry looks for a pending change of sign and takes it
-    for a tensor it does not know; it has no look at a pending conjugation."""
+    """Whether metadata says all there is to say about a tensor. The entry looks for a pending change of sign and takes
+    it for a tensor it does not know; it has no look at a pending conjugation."""
     if type(value) not in (torch.Tensor, torch.nn.Parameter) or value.layout is not torch.strided:
         return False
     return not (value.dtype.is_complex or value.is_neg())

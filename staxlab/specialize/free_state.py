@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from .free_variables import Environment, compile_reader
-from .signature import Signature, aliasing, memory_spans, object_signatures, signature
+from .signature import Signature, aliasing, memory_spans, object_signatures, one_object, signature
 
 
 class FreeState:
@@ -36,6 +36,8 @@ class FreeState:
         self.overlap: tuple[tuple[int, int, int], ...] = ()
         self.spans: tuple[tuple[int, int], ...] = ()
         self.starts: list[int] = []
+        self.numbers: dict[int, int] = {}
+        self.repeated: tuple[tuple, ...] = ()
         self._describe_rest()
         self._describe_tensors()
 
@@ -78,6 +80,8 @@ class FreeState:
         plain = [t for t in values if isinstance(t, torch.Tensor)]
         self.count, self.overlap, self.spans = len(plain), aliasing(plain), memory_spans(plain)
         self.starts = [start for start, _ in self.spans]
+        self.numbers = {id(tensor): len(plain) - 1 - j for j, tensor in enumerate(reversed(plain))}
+        self.repeated = one_object(plain)
 
     def overlap_with(self, tensors: list[torch.Tensor]) -> tuple[tuple[int, int, int], ...]:
         """The aliasing component for these arguments, numbering lifted tensors first. O(log n) each, where nothing is
@@ -91,6 +95,11 @@ class FreeState:
                 return aliasing([*free, *tensors])
         own = aliasing(tensors)
         return (*self.overlap, *((i + self.count, j + self.count, d) for i, j, d in own)) if own else self.overlap
+
+
+    def one_object(self, objects: list[Any]) -> tuple[tuple, ...]:
+        """Which of these parts of a call, numbered after the lifted tensors, are one object with an earlier part."""
+        return (*self.repeated, *one_object(objects, self.count, self.numbers))
 
 
 def _fingerprint(tensor: Any) -> Any:

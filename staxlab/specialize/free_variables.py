@@ -71,6 +71,7 @@ class Environment:
     assigned: frozenset[str] = field(default=frozenset(), repr=False)  # attributes the user's code assigns to
     holders: tuple[tuple[str, Any], ...] = field(default=(), repr=False)  # objects of library types
     refused: tuple[tuple[str, str], ...] = field(default=(), repr=False)  # (what cannot be described, remedy)
+    compares_identities: bool = field(default=False, repr=False)  # the user's code asks whether objects are the same
     expected: tuple[Any, ...] = field(default=(), repr=False)  # the structure as found
     expected_extents: tuple[Any, ...] = field(default=(), repr=False)
 
@@ -135,6 +136,7 @@ def collect(fn: Any, roots: Iterable[tuple[str, Any]] = ()) -> Environment:
                 frozenset(names.assigned),
                 tuple(walk.holders),
                 tuple(walk.refused),
+                walk.compares_identities,
             )
 
 
@@ -166,6 +168,7 @@ class _Walk:
         self.iterators: list[str] = []
         self.holders: list[tuple[str, Any]] = []
         self.refused: list[tuple[str, str]] = []
+        self.compares_identities = False
         self.visited: dict[tuple[str, int], Any] = {}
         self.namespaces: dict[type, Any] = {}  # one view of each class's dict, so that its places have one holder
 
@@ -233,6 +236,7 @@ class _Walk:
         known.assigned |= found.stored_attributes
         known.everything = known.everything or found.all_attributes
         known.matches = known.matches or found.match_classes
+        self.compares_identities = self.compares_identities or found.compares_identities
         self.names |= found.attributes
         for part in ("__code__", "__defaults__", "__kwdefaults__"):
             if getattr(fn, part) is not None:

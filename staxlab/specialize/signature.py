@@ -298,6 +298,23 @@ def aliasing(tensors: Sequence[torch.Tensor]) -> tuple[tuple[int, int, int], ...
     return tuple(sorted(found))
 
 
+#: Marks two parts of a call that are not only in one place in memory, but one Python object.
+ONE_OBJECT = "one object"
+
+
+def one_object(objects: Iterable[Any], start: int = 0, known: dict[int, int] | None = None) -> tuple[tuple, ...]:
+    """(i, j, :data:`ONE_OBJECT`) for each object j that is the earlier object i: what ``is`` can tell, and addresses
+    cannot. Objects are numbered from ``start``; ``known`` has the numbers of those before, by id. Linear."""
+    known, first, found = known or {}, {}, []
+    for j, value in enumerate(objects, start):
+        i = known.get(id(value))
+        if i is None:
+            i = first.setdefault(id(value), j)
+        if i != j:
+            found.append((i, j, ONE_OBJECT))
+    return tuple(found)
+
+
 def dynamic_aliasing(
     overlap: tuple[tuple[int, int, int], ...], tensors: Sequence[torch.Tensor], lifted: int = 0
 ) -> tuple[tuple, ...]:
@@ -373,7 +390,8 @@ class InputSignature:
     """sigma: signatures of arguments and free variables, and how the tensors among them overlap.
 
     ``free`` are lifted tensors, ``values`` free scalars (training flags among them), ``objects`` the identities of the
-    functions, modules and other objects the function reaches. ``aliasing`` numbers lifted tensors first.
+    functions, modules and other objects the function reaches. ``aliasing`` numbers lifted tensors first, then those of
+    the arguments, then the arguments' mutable containers.
     """
 
     args: tuple[Signature, ...]
@@ -442,6 +460,26 @@ def tensors_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tens
     return found
 
 
+def containers_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+    """The lists, dicts and dataclass instances of a call, in order: of two equal ones it may matter whether they are
+    one."""
+    found: list[Any] = []
+    for value in (*args, *kwargs.values()):
+        if type(value) not in _FAST:
+            _gather_containers(value, found)
+    return found
+
+
+def _gather_containers(value: Any, found: list[Any]) -> None:
+    parts = None if type(value) in _FAST or isinstance(value, torch.Tensor) else children(value)
+    if parts is None:
+        return
+    if not isinstance(value, tuple):
+        found.append(value)
+    for _, _, part in parts:
+        _gather_containers(part, found)
+
+
 def _gather_tensors(value: Any, found: list[torch.Tensor]) -> None:
     # Not a closure: one that calls itself is a reference cycle and would keep the tensors until a garbage collection.
     if isinstance(value, torch.Tensor):
@@ -477,6 +515,7 @@ def compute_key(
     overlap: tuple[tuple, ...] = aliasing([*plain, *own])
     if dynamic:
         overlap = dynamic_aliasing(overlap, own, len(plain))
+    overlap += one_object([*plain, *own, *containers_of(args, kwargs)])
     sigma = InputSignature(
         tuple(describe(value) for value in args),
         tuple((name, describe(value)) for name, value in kwargs.items()),
