@@ -7,7 +7,8 @@ O(V + E).
 
 The premise is that operations are referentially transparent. Random ones are not (two draws differ), in-place ones are
 not (two additions add up), and neither is a read of memory that is written in between. All of these are left alone; so
-are two results that are both returned, since the caller may change one and expect the other unchanged.
+are two results that are both returned, since the caller may change one and expect the other unchanged, and operators
+that are not PyTorch's own, of which nothing is known.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import math
 from typing import Any
 
 from ..capture.graph import Graph, Node
+from ..provenance import Origins
 from .effects import Effects
 from .rewrite import Applied, describe
 
@@ -28,14 +30,14 @@ def eliminate_common_subexpressions(graph: Graph) -> list[Applied]:
     """Merge nodes with equal keys into the first of them."""
     applied: list[Applied] = []
     effects = Effects(graph)
-    seen: dict[Any, Node] = {}
+    seen: dict[Any, tuple[Node, Origins]] = {}
     source = f"{__file__}:{eliminate_common_subexpressions.__code__.co_firstlineno}"
     for node in graph:
         if not _is_transparent(node, effects):
             continue
         try:
             key = (node.op, node.target, _key(node.args), _key(node.kwargs))
-            first = seen.setdefault(key, node)
+            first, origins = seen.setdefault(key, (node, node.origins))  # before others are merged into it
         except (_Unhashable, TypeError):
             continue
         if first is node or first.val != node.val:
@@ -43,12 +45,11 @@ def eliminate_common_subexpressions(graph: Graph) -> list[Applied]:
         if effects.is_returned(first) and effects.is_returned(node):
             continue
         before = describe([first, node])
+        origins |= node.origins
         node.replace_all_uses_with(first)
         effects.merge(node, first)
         graph.erase(node)
-        applied.append(
-            Applied("merge", "two equal computations -> one", before, describe([first]), first.origins, source)
-        )
+        applied.append(Applied("merge", "two equal computations -> one", before, describe([first]), origins, source))
     return applied
 
 

@@ -1,8 +1,9 @@
 """Dead code elimination (Section 4.6): keep the backward slice of the outputs, remove the rest. O(V + E).
 
 Live are the nodes from which an output can be reached, and what must happen whether or not its value is used:
-operations that write to a tensor, and random ones, since leaving one out would shift all later draws. Inputs are
-always kept: removing one would change how the program is called.
+operations that write to a tensor, random ones, since leaving one out would shift all later draws, those that may raise
+on account of the data, and those of which nothing is known (:mod:`staxlab.capture.failing`). Inputs are always kept:
+removing one would change how the program is called.
 
 A data gate's computation reaches no output. That is why guard replay is extracted before this pass runs (Corollary
 3.1).
