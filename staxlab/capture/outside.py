@@ -106,6 +106,7 @@ class Outside:
         self.refusal: CaptureError | None = None
         self.effects: list[PythonEffect] = []
         self.calls: dict[CodeType, Callable[[FrameType], None]] = {}  # asked when Python code with that object begins
+        self._profiles: tuple[Any, Any] = (None, None)  # what watches here, and what was there before
         self._before: dict[int, bytes] = {}
         self._seeded: dict[int, random.Random] = {}  # generators seeded with a value inside the function
 
@@ -113,6 +114,9 @@ class Outside:
     def watched(self) -> Iterator[None]:
         """Watch this thread. Chains to a profile function that is there already."""
         previous = sys.getprofile()
+        # By identity: the hash of a code object is that of all its instructions, and there is a lookup at every call.
+        calls = {id(code): ask for code, ask in self.calls.items()}
+        acts = {id(code): what for code, what in _ACTS.items()}
 
         def notice(frame: FrameType, event: str, argument: Any) -> None:
             if event == "c_call":
@@ -123,20 +127,30 @@ class Outside:
                 code = frame.f_code
                 if code is _ENVIRONMENT:
                     self._environment(frame)
-                elif code in self.calls:
-                    self.calls[code](frame)
+                elif id(code) in calls:
+                    calls[id(code)](frame)
                 elif code is _SEED:
                     self._seeds(frame)
-                elif code in _ACTS:
-                    self._acts(_ACTS[code], frame)
+                elif id(code) in acts:
+                    self._acts(acts[id(code)], frame)
             if previous is not None:
                 previous(frame, event, argument)
 
+        self._profiles = (notice, previous)
         sys.setprofile(notice)
         try:
             yield
         finally:
             sys.setprofile(previous)
+            self._profiles = (None, None)
+
+    def pause(self) -> None:
+        """Look away. The tracer's own calls are none of the user's, and what a recorded operation does happens again
+        whenever it runs; each of their thousands of Python calls would be looked at."""
+        sys.setprofile(self._profiles[1])
+
+    def resume(self) -> None:
+        sys.setprofile(self._profiles[0])
 
     def _called(self, frame: FrameType, function: Any) -> None:
         owner = getattr(function, "__self__", None)

@@ -338,6 +338,7 @@ class Tracer(TorchFunctionMode):
             return func(*args, **kwargs)
         if self.refusal is not None or self.books.refusal is not None:
             raise self.refusal or self.books.refusal
+        self.outside.pause()
         self.frame = Frame(Tracer._call.__code__)
         try:
             self._check_not_caught()
@@ -348,6 +349,8 @@ class Tracer(TorchFunctionMode):
                 error = type(error)(error.what, where=self.frame.location, remedy=error.remedy)
             self.refusal = error
             raise error from None
+        finally:
+            self.outside.resume()
 
     def _intercept(self, func: Any, args: tuple, kwargs: dict) -> Any:
         access = property_access(func)
