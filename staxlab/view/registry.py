@@ -44,6 +44,7 @@ RENDERERS: dict[str, str] = {
     "Decision": "decisions",
     "TrafficModel": "traffic",
     "Roofline": "measures",
+    "TransformationMap": "transformation_map",
     "Tabular": "measures",
     "Compilation": "explorer",
 }
