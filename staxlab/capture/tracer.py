@@ -49,6 +49,7 @@ from .spelling import Frame, property_access, spell, tensor_methods
 from .values import (
     autocast_state,
     call_with_autocast,
+    caught,
     check_argument,
     check_plain,
     check_result,
@@ -61,6 +62,7 @@ from .values import (
     placeholder_name,
     shares_storage,
     source_of,
+    symbolic,
     tensors_in,
     unknown_tensor,
     with_grad,
@@ -302,12 +304,7 @@ class Tracer(TorchFunctionMode):
         if self.caught is None:
             return
         (error, where), self.caught = self.caught, None
-        raise CaptureError(
-            f"the function caught an exception of an operation ({type(error).__name__}: {error}) and went on; "
-            "whether it is raised depends on the inputs, which a graph cannot express",
-            where=where,
-            remedy="test for the condition with an operation instead of try/except",
-        )
+        raise caught(error, where)
 
     def _finish(self, result: Any) -> Any:
         flat: dict[Node, int] = {}
@@ -416,7 +413,7 @@ class Tracer(TorchFunctionMode):
 
     def _metadata(self, func: Any, name: str, args: tuple, kwargs: dict) -> Any:
         if any(isinstance(value, Proxy) and value.known is None for value in args):
-            raise _symbolic(f"{name} of an intermediate value")
+            raise symbolic(f"{name} of an intermediate value")
         tensors = tensors_in((args, kwargs))
         for symbol in filter(None, map(self.symbols.get, tensors)):
             self.kind_reads[symbol.node] = None
@@ -437,7 +434,7 @@ class Tracer(TorchFunctionMode):
 
     def _needs_value(self, tensor: Any) -> None:
         if isinstance(tensor, Proxy):
-            raise _symbolic("the data of a tensor")
+            raise symbolic("the data of a tensor")
 
     def _record(self, func: Any, name: str, args: tuple, kwargs: dict) -> Any:
         """An operation: append a node, run it on the sample, and remember which tensors it made."""
@@ -594,10 +591,3 @@ class Tracer(TorchFunctionMode):
         elif isinstance(value, (tuple, list)) and not isinstance(value, torch.Size):
             for index, part in enumerate(value):
                 self._remember(part, node, (*path, index), requires_grad, facts, *call)
-
-
-def _symbolic(what: str) -> CaptureError:
-    return CaptureError(
-        f"Python code needs {what}, which purely symbolic tracing does not know",
-        remedy="trace with execute=True: the function then runs on the sample, and the answer becomes a guard",
-    )

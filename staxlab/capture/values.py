@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from ..errors import CaptureError, StaxError
+from ..provenance import SourceLocation
 from .classify import DATA_REMEDY
 from .graph import Graph, Node, TensorMeta, describe_value, target_name
 from .isolation import storage_key
@@ -117,6 +118,24 @@ def unknown_tensor(tensor: torch.Tensor) -> CaptureError:
         "through its globals, closure or module attributes, so that later calls could not fetch it",
         remedy="pass the tensor as an argument; build new ones with torch.tensor rather than torch.Tensor or "
         "torch.from_numpy",
+    )
+
+
+def symbolic(what: str) -> CaptureError:
+    """The refusal of a question that only a value can answer."""
+    return CaptureError(
+        f"Python code needs {what}, which purely symbolic tracing does not know",
+        remedy="trace with execute=True: the function then runs on the sample, and the answer becomes a guard",
+    )
+
+
+def caught(error: Exception, where: SourceLocation | None) -> CaptureError:
+    """The refusal of a function that goes on after an operation has failed."""
+    return CaptureError(
+        f"the function caught an exception of an operation ({type(error).__name__}: {error}) and went on; "
+        "whether it is raised depends on the inputs, which a graph cannot express",
+        where=where,
+        remedy="test for the condition with an operation instead of try/except",
     )
 
 
