@@ -116,31 +116,6 @@ def map_nodes(argument: Any, change: Callable[[Node], Any]) -> Any:
     return argument
 
 
-def substitute(argument: Any, old: Node, new: Any) -> Any:
-    """``argument`` with ``new`` wherever it held ``old``; the parts that do not hold it are kept as they are."""
-    if argument is old:
-        return new
-    if type(argument) in (tuple, list):
-        changed = {}
-        for position, part in enumerate(argument):
-            if part is old:
-                changed[position] = new
-            elif isinstance(part, (tuple, list, dict, slice)):
-                inside = substitute(part, old, new)
-                if inside is not part:
-                    changed[position] = inside
-        if not changed:
-            return argument
-        parts = list(argument)
-        for position, part in changed.items():
-            parts[position] = part
-        return tuple(parts) if type(argument) is tuple else parts
-    if isinstance(argument, (tuple, list, dict, slice)):
-        found = nodes_in(argument)
-        return map_nodes(argument, lambda node: new if node is old else node) if old in found else argument
-    return argument
-
-
 def nodes_in(argument: Any) -> list[Node]:
     """The nodes inside an argument structure, left to right, with repetitions."""
     found: list[Node] = []
@@ -167,9 +142,15 @@ class Node:
     ``id`` is unique in its graph. ``origins`` are the ids of the *captured* nodes this one stems from (for a captured
     node, its own id). ``location`` is the user's source line. ``meta["val"]`` describes the value on the sample.
     ``users`` lists the nodes that read the value, in order of first use.
+
+    Replaced inputs and absorbed origins are put down and settled when next read, so that a node with k inputs, or one
+    that takes the place of k others, costs O(k) in all and not O(k^2).
     """
 
-    __slots__ = ("_args", "_kwargs", "graph", "id", "location", "meta", "name", "op", "origins", "target", "users")
+    __slots__ = (
+        "_absorbed", "_args", "_kwargs", "_origins", "_replaced", "graph", "id", "location", "meta", "name", "op",
+        "target", "users",
+    )  # fmt: skip
 
     def __init__(self, graph: Graph, node_id: int, name: str, op: str, target: Any):
         self.graph = graph
@@ -179,31 +160,48 @@ class Node:
         self.target = target
         self._args: tuple[Any, ...] = ()
         self._kwargs: dict[str, Any] = {}
+        self._replaced: dict[Node, Any] | None = None
         self.users: dict[Node, None] = {}
         self.meta: dict[str, Any] = {}
-        self.origins: Origins = NO_ORIGINS
+        self._origins: Origins = NO_ORIGINS
+        self._absorbed: list[Origins] = []
         self.location: SourceLocation | None = None
 
     @property
     def args(self) -> tuple[Any, ...]:
+        if self._replaced:
+            self._settle()
         return self._args
 
     @args.setter
     def args(self, value: tuple[Any, ...]) -> None:
-        self._set(value, self._kwargs)
+        self._set(value, self.kwargs)
 
     @property
     def kwargs(self) -> dict[str, Any]:
+        if self._replaced:
+            self._settle()
         return self._kwargs
 
     @kwargs.setter
     def kwargs(self, value: dict[str, Any]) -> None:
-        self._set(self._args, value)
+        self._set(self.args, value)
 
     @property
     def inputs(self) -> tuple[Node, ...]:
         """The distinct nodes this one reads, in order of first appearance."""
-        return tuple(dict.fromkeys(nodes_in((self._args, self._kwargs))))
+        return tuple(dict.fromkeys(nodes_in((self.args, self._kwargs))))
+
+    @property
+    def origins(self) -> Origins:
+        if self._absorbed:
+            self._origins = self._origins.union(*self._absorbed)
+            self._absorbed = []
+        return self._origins
+
+    @origins.setter
+    def origins(self, value: Origins) -> None:
+        self._origins, self._absorbed = value, []
 
     @property
     def val(self) -> Any:
@@ -218,20 +216,39 @@ class Node:
             node.users[self] = None
 
     def replace_input(self, old: Node, new: Any) -> None:
-        """Read ``new`` wherever this node read ``old``. Looks at this node's arguments, not at their other users."""
-        if self not in old.users:
+        """Read ``new`` wherever this node read ``old``."""
+        if self not in old.users or new is old:
             return
-        self._args, self._kwargs = substitute(self._args, old, new), substitute(self._kwargs, old, new)
+        found = nodes_in(new)
+        if self._replaced and any(node in self._replaced for node in found):
+            self._settle()  # a node that was replaced comes back
+        if self._replaced is None:
+            self._replaced = {}
+        self._replaced[old] = new
         del old.users[self]
-        for node in nodes_in(new):
+        for node in found:
             node.users[self] = None
+
+    def _settle(self) -> None:
+        """Carry out the replacements that were put down."""
+        replaced, self._replaced = self._replaced, None
+        assert replaced is not None
+
+        def change(node: Node) -> Any:
+            while node in replaced:
+                node = replaced[node]
+                if not isinstance(node, Node):
+                    return map_nodes(node, change)
+            return node
+
+        self._args, self._kwargs = map_nodes(self._args, change), map_nodes(self._kwargs, change)
 
     def replace_all_uses_with(self, new: Node) -> None:
         """Redirect every user of this node to ``new``, whose origins absorb this node's."""
         for user in list(self.users):
             if user is not new:
                 user.replace_input(self, new)
-        new.origins = new.origins | self.origins
+        new._absorbed.append(self.origins)
 
     def target_name(self) -> str:
         """The target as one would write it: ``operator.add``, ``torch.relu``, ``aten.add.Tensor``, ``sum``."""
@@ -240,11 +257,11 @@ class Node:
     def format(self) -> str:
         """One line in the style of a listing: ``%add : float32[64, 128] = call_function[operator.add](%x, %w)``."""
         if self.op == "output":
-            return f"return {_format_argument(self._args[0])}"
+            return f"return {_format_argument(self.args[0])}"
         kind = f" : {_format_meta(self.meta['val'])}" if "val" in self.meta else ""
         if self.op == "placeholder":
             return f"%{self.name}{kind} = placeholder[{self.target}]"
-        parts = [_format_argument(a) for a in self._args]
+        parts = [_format_argument(a) for a in self.args]
         parts += [f"{key}={_format_argument(value)}" for key, value in self._kwargs.items()]
         return f"%{self.name}{kind} = {self.op}[{self.target_name()}]({', '.join(parts)})"
 
@@ -446,8 +463,8 @@ class Graph:
         mapping: dict[Node, Node] = {}
         for node in self._nodes:
             twin = Node(clone, node.id, node.name, node.op, node.target)
-            twin._args = map_nodes(node._args, mapping.__getitem__)
-            twin._kwargs = map_nodes(node._kwargs, mapping.__getitem__)
+            twin._args = map_nodes(node.args, mapping.__getitem__)
+            twin._kwargs = map_nodes(node.kwargs, mapping.__getitem__)
             for source in nodes_in((twin._args, twin._kwargs)):
                 source.users[twin] = None
             twin.meta = dict(node.meta)

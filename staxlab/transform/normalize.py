@@ -20,6 +20,7 @@ from __future__ import annotations
 import torch
 
 from ..capture.graph import Graph, Node, TensorMeta
+from ..provenance import Origins
 from .effects import Effects, takes_element
 from .operations import BY_NAME, COMMUTATIVE, OPERATORS, UNARY, is_in_place, is_number, operation
 from .patterns import Rule, Var, apply, same_metadata
@@ -174,6 +175,7 @@ def _keeps_dtype(node: Node, target: Node) -> bool:
 def _remove_identities(graph: Graph) -> list[Applied]:
     applied: list[Applied] = []
     effects: Effects | None = None
+    own: dict[Node, Origins] = {}  # what a node stood for before others were replaced by it
     for node in graph:
         for rule in IDENTITIES:
             bindings = rule.match(node)
@@ -184,7 +186,9 @@ def _remove_identities(graph: Graph) -> list[Applied]:
             if not same_metadata(node, other) or not effects.may_replace(node, other):
                 continue
             before = describe([node])
-            origins = node.origins | other.origins
+            if other not in own:
+                own[other] = other.origins
+            origins = node.origins | own[other]
             node.replace_all_uses_with(other)
             graph.erase(node)
             effects.merge(node, other)

@@ -1,0 +1,287 @@
+"""What the passes of Section 4 cost on large graphs: seconds and counted steps over 10^2 to 10^4 nodes.
+
+    python -m benchmarks.transforms --out transforms.json
+
+Graphs come in families, each of which keeps one pass busy at every node, and one that keeps them all busy. For every
+family and size, all passes run to their fixed point. Seconds are processor time of the one thread that does it, the
+smallest of a few readings: what disturbs a reading makes it longer. The *exponent* is the slope of time over nodes,
+both logarithmic, from a thousand nodes on: 1 is linear, 2 quadratic. Applications of rules and executed lines of
+Python do not depend on the machine, which makes them fit for a test.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import operator
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from staxlab.capture.graph import Graph, Node, TensorMeta
+from staxlab.capture.module import GraphModule
+from staxlab.transform import TransformLog, transform
+
+FORMAT = "staxlab-transforms-1"
+SIZES = (100, 316, 1000, 3162, 10000)
+PACKAGE = str(Path(sys.modules["staxlab"].__file__).parent)  # type: ignore[arg-type]
+
+META = TensorMeta((4, 4), (4, 1), torch.float32, torch.device("cpu"))
+
+# One step of a chain: adds a few nodes after `v` and returns the last. `x` is the input of the graph.
+Step = Callable[[Graph, Node, Node], Node]
+
+
+def _pointwise(g: Graph, v: Node, x: Node) -> Node:
+    return g.call_method("exp", (v,), val=META)
+
+
+def _identity(g: Graph, v: Node, x: Node) -> Node:
+    return g.call_function(operator.mul, (1, v), val=META)
+
+
+def _spelling(g: Graph, v: Node, x: Node) -> Node:
+    return g.call_function(torch.sub, (g.call_function(torch.add, (v, x), val=META), v), val=META)
+
+
+def _constant(g: Graph, v: Node, x: Node) -> Node:
+    return g.call_function(operator.mul, (v, g.call_function(operator.add, (2, 3), val=5)), val=META)
+
+
+def _composite(g: Graph, v: Node, x: Node) -> Node:
+    return g.call_function(F.selu, (v,), val=META)
+
+
+def _duplicate(g: Graph, v: Node, x: Node) -> Node:
+    one, other = (g.call_method("sin", (v,), val=META) for _ in range(2))
+    return g.call_function(operator.add, (one, other), val=META)
+
+
+def _dead(g: Graph, v: Node, x: Node) -> Node:
+    g.call_method("cos", (v,), val=META)
+    return v
+
+
+def _in_place(g: Graph, v: Node, x: Node) -> Node:
+    written = g.call_method("relu_", (g.call_method("tanh", (v,), val=META),), val=META)
+    written.meta["mutates"] = True
+    return written
+
+
+def _region(g: Graph, v: Node, x: Node) -> Node:
+    rows = TensorMeta((4, 1), (1, 1), META.dtype, META.device)
+    total = g.call_method("sum", (v, 1), {"keepdim": True}, val=rows)
+    return g.call_function(operator.sub, (v, total), val=META)
+
+
+def _shared(g: Graph, v: Node, x: Node) -> Node:
+    return g.call_function(operator.mul, (v, g.call_function(operator.add, (x, 0), val=META)), val=META)
+
+
+STEPS: dict[str, Step] = {
+    "pointwise": _pointwise, "identities": _identity, "spellings": _spelling, "constants": _constant,
+    "composites": _composite, "duplicates": _duplicate, "dead code": _dead, "in place": _in_place,
+    "regions": _region, "shared input": _shared,
+}  # fmt: skip
+FAMILIES = (*STEPS, "one wide node", "mixed")
+
+
+def graph_of(family: str, nodes: int) -> GraphModule:
+    """A graph of about that many nodes. KeyError for an unknown family."""
+    graph = Graph()
+    x = v = graph.placeholder("x", val=META)
+    if family == "one wide node":
+        parts = [graph.call_function(operator.mul, (x, 1), val=META) for _ in range(nodes - 3)]
+        wide = TensorMeta((4 * len(parts), 4), (4, 1), META.dtype, META.device)
+        v = graph.call_function(torch.cat, (parts,), val=wide)
+    else:
+        steps = list(STEPS.values()) if family == "mixed" else [STEPS[family]]
+        count = 0
+        while len(graph) < nodes - 2:
+            v = steps[count % len(steps)](graph, v, x)
+            count += 1
+    graph.set_output((graph.call_method("exp", (v,), val=v.val),))
+    return GraphModule(graph)
+
+
+def work(module: GraphModule) -> dict[str, int]:
+    """Counted cost of all passes: ``applications`` of rules, ``rounds``, ``nodes`` handed out by walks over a graph,
+    and executed ``lines`` of the package. Deterministic. Some thirty times slower than the passes alone."""
+    lines = visited = 0
+
+    def local(frame: Any, event: str, argument: Any) -> Any:
+        nonlocal lines
+        if event == "line":
+            lines += 1
+        return local
+
+    def trace(frame: Any, event: str, argument: Any) -> Any:
+        return local if frame.f_code.co_filename.startswith(PACKAGE) else None
+
+    original, before = Graph.__iter__, sys.gettrace()
+
+    def counting(graph: Graph) -> Any:
+        nonlocal visited
+        visited += len(graph)
+        return original(graph)
+
+    Graph.__iter__ = counting  # type: ignore[method-assign]
+    sys.settrace(trace)
+    try:
+        log = transform(module)
+    finally:
+        sys.settrace(before)
+        Graph.__iter__ = original  # type: ignore[method-assign]
+    return {"applications": applications(log), "rounds": log.rounds, "nodes": visited, "lines": lines}
+
+
+def applications(log: TransformLog) -> int:
+    """How often a rule was applied, all passes and rounds together."""
+    return sum(len(run.applied) for run in log.runs)
+
+
+def exponent(points: Sequence[tuple[float, float]]) -> float:
+    """The slope of log(cost) over log(nodes), by least squares; NaN for fewer than two sizes."""
+    if len(points) < 2:
+        return math.nan
+    logs = [(math.log(nodes), math.log(max(cost, 1e-9))) for nodes, cost in points]
+    mean_x, mean_y = (sum(values) / len(logs) for values in zip(*logs, strict=True))
+    spread = sum((a - mean_x) ** 2 for a, _ in logs)
+    return sum((a - mean_x) * (b - mean_y) for a, b in logs) / spread if spread else math.nan
+
+
+def measure(
+    families: Sequence[str], sizes: Sequence[int], repeats: int, say: Callable[[str], None] = print
+) -> dict[str, Any]:
+    """Seconds of all passes for every family and size, the sizes taking turns; Ctrl-C ends early."""
+    transform(graph_of("mixed", 60))  # first use loads modules
+    results: dict[str, list[dict[str, Any]]] = {}
+    complete = True
+    try:
+        for family in families:
+            rows = []
+            for nodes in sizes:
+                module, readings = graph_of(family, nodes), []
+                for _ in range(repeats):
+                    start = time.thread_time()
+                    log = transform(module)
+                    readings.append(time.thread_time() - start)
+                rows.append(
+                    {
+                        "size": nodes,
+                        "nodes": len(module.graph),
+                        "nodes_after": len(log.final.graph),
+                        "rounds": log.rounds,
+                        "applications": applications(log),
+                        "seconds": min(readings),
+                        "readings": readings,
+                    }
+                )
+            results[family] = rows
+            say(f"  {family}: " + ", ".join(f"{row['seconds']:.3f} s" for row in rows))
+    except KeyboardInterrupt:
+        complete = False
+    return {"complete": complete, "results": results}
+
+
+def exponent_of(rows: Sequence[dict[str, Any]]) -> float:
+    points = [(row["nodes"], row["seconds"]) for row in rows]
+    return exponent([point for point in points if point[0] >= 900] or points)
+
+
+def table(record: dict[str, Any]) -> Any:
+    """The record as a text table: a row per family, a column per size."""
+    from staxlab.measure.tables import Table, seconds_text
+
+    sizes = sorted({row["size"] for rows in record["results"].values() for row in rows})
+    rows = []
+    for family, measured in record["results"].items():
+        seconds = {row["size"]: seconds_text(row["seconds"]) for row in measured}
+        slope = exponent_of(measured)
+        rows.append((family, *(seconds.get(size, "") for size in sizes), "" if math.isnan(slope) else f"{slope:.2f}"))
+    columns = ("family", *(f"{size:,} nodes" for size in sizes), "exponent")
+    notes = [
+        "processor time, the smallest of the readings",
+        "exponent: slope of log time over log nodes, from 1,000 nodes on; 1 is linear",
+    ]
+    if not record["complete"]:
+        notes.append("interrupted: what was measured until then")
+    return Table.build("All passes of Section 4, to their fixed point", columns, rows, notes)
+
+
+def plot(record: dict[str, Any], path: Path) -> Path:
+    """Time over nodes, both logarithmic, one line per family, with a linear slope for the eye."""
+    from staxlab.view.figures import DASHES, MARKERS, SERIES, colour_axes, new_figure, palette, write_figure
+
+    colours = palette("light")
+    figure = new_figure((8.0, 5.0), colours)
+    axes = figure.subplots()
+    said = []
+    for position, (family, rows) in enumerate(record["results"].items()):
+        sizes, seconds = [row["nodes"] for row in rows], [row["seconds"] for row in rows]
+        axes.plot(sizes, seconds, label=family, color=SERIES[position % len(SERIES)], linewidth=1.4, markersize=4,
+                  marker=MARKERS[position % len(MARKERS)], linestyle=DASHES[position % len(DASHES)])  # fmt: skip
+        said.append(f"{family} {seconds[-1]:.2g} s at {sizes[-1]:,}")
+    first, last = axes.get_xlim()
+    low = min(row["seconds"] / row["nodes"] for rows in record["results"].values() for row in rows)
+    axes.plot([first, last], [low * first, low * last], color=colours["text"], linewidth=0.8, linestyle=":")
+    axes.annotate("linear", (last, low * last), color=colours["text"], ha="right", va="top", fontsize=8)
+    axes.set(xscale="log", yscale="log", xlabel="nodes of the graph", ylabel="all passes (s of processor time)")
+    title = "Cost of the graph passes"
+    axes.set_title(title, loc="left")
+    colour_axes(axes, colours)
+    legend = axes.legend(fontsize=8, frameon=False, labelcolor=colours["text"], loc="upper left")
+    legend.set_title("family", prop={"size": 8})
+    legend.get_title().set_color(colours["text"])
+    return write_figure(figure, path, title, f"Time over nodes, both logarithmic: {'; '.join(said)}.")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    p = argparse.ArgumentParser(prog="python -m benchmarks.transforms", description=__doc__.split("\n")[0])
+    p.add_argument("--families", default=",".join(FAMILIES), help=f"of {', '.join(FAMILIES)}")
+    p.add_argument("--sizes", default=",".join(map(str, SIZES)), help="nodes, separated by commas")
+    p.add_argument("--repeats", type=int, default=3, help="readings per figure (default 3)")
+    p.add_argument("--out", type=Path, help="write JSON, and a plot (.svg) beside it")
+    options = p.parse_args(arguments)
+    families = [name.strip() for name in options.families.split(",") if name.strip()]
+    for name in families:
+        if name not in FAMILIES:
+            p.error(f"no family named {name!r}; families: {', '.join(FAMILIES)}")
+    try:
+        sizes = [int(size) for size in options.sizes.split(",")]
+    except ValueError:
+        p.error(f"sizes are whole numbers, not {options.sizes!r}")
+    if min(sizes) < 10 or options.repeats < 1:
+        p.error("a graph needs ten nodes, a figure one reading")
+    record = measure(families, sizes, options.repeats)
+    if record["results"]:
+        print(table(record).text())
+    if options.out:
+        from staxlab.errors import MissingDependencyError
+        from staxlab.measure import machine
+
+        header = {
+            "format": FORMAT,
+            "date": machine.timestamp(),
+            "command": machine.command_line(),
+            "machine": machine.machine_record(),
+            "versions": machine.version_record(),
+        }
+        options.out.parent.mkdir(parents=True, exist_ok=True)
+        options.out.write_text(json.dumps({**header, **record}, indent=2, allow_nan=False) + "\n")
+        print(f"wrote {options.out}")
+        try:
+            print(f"wrote {plot(record, options.out.with_suffix('.svg'))}")
+        except MissingDependencyError as error:
+            print(f"no plot: {error}")
+    return 0 if record["complete"] else 130
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
