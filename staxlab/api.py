@@ -13,6 +13,7 @@ import torch
 from .errors import OptionError
 from .options import DeviceSpec, Options, device_spec, nearest
 from .pipeline import Compilation, compile_region
+from .specialize.compiled_module import compiled_module, uncompiled
 from .specialize.dispatch import Dispatcher
 
 
@@ -29,8 +30,9 @@ def compile(
     """Compile a function or module: specialized, fused kernels at the first call for each kind of input.
 
     Usable as a decorator, with or without arguments. The result is called like ``fn`` and gives eager's values, within
-    the rounding-error bound of Section 6.5 for reductions. It has ``.versions`` (each with ``.key``, ``.guards`` and
-    ``.compilation``), ``.recompiles`` (a list of reasons), ``.cache_info()`` and ``.reset()``.
+    the rounding-error bound of Section 6.5 for reductions. A module stays a module, with the same parameters and
+    attributes (:class:`.specialize.compiled_module.CompiledModule`). The result has ``.versions`` (each with ``.key``,
+    ``.guards`` and ``.compilation``), ``.recompiles`` (a list of reasons), ``.cache_info()`` and ``.reset()``.
 
     backend        "stax" (kernels), or a prefix of the pipeline: "aot_eager", "eager" (Section 11.4)
     mode, options  presets and single settings, see :class:`staxlab.options.Options`
@@ -54,7 +56,8 @@ def compile(
             compile, backend=backend, mode=mode, options=options, dynamic=dynamic, strict_native=strict_native
         )
     _require_callable("compile", fn)
-    return Dispatcher(fn, functools.partial(_compile_here, resolved, {}), resolved)
+    dispatcher = Dispatcher(uncompiled(fn), functools.partial(_compile_here, resolved, {}), resolved)
+    return compiled_module(dispatcher) if isinstance(fn, torch.nn.Module) else dispatcher
 
 
 def _compile_here(
@@ -143,6 +146,7 @@ def explain(
     Raises as :func:`compile` and its first call do; OptionError for a keyword that neither this function nor ``fn``
     knows.
     """
+    fn = uncompiled(fn)
     _check_call("explain", fn, args, kwargs)
     resolved = Options.resolve(backend=backend, mode=mode, options=options, strict_native=strict_native)
     here = _target_of((fn, args, kwargs))
@@ -160,6 +164,7 @@ def trace(fn: Callable | torch.nn.Module, *args: Any, execute: bool = True, **kw
     raises CaptureError at control flow that depends on data."""
     from .capture.tracer import trace as capture
 
+    fn = uncompiled(fn)
     _check_call("trace", fn, args, kwargs)
     return capture(fn, args, kwargs, execute=execute, options=Options())
 

@@ -180,8 +180,12 @@ class Dispatcher(Entry):
         self._lock = threading.RLock()
         self.reset()
 
+    def of(self, fn: Any) -> Dispatcher:
+        """A dispatcher like this for another function, without versions."""
+        return type(self)(fn, self._compile_region, self._options)
+
     def __copy__(self) -> Dispatcher:
-        return type(self)(self.fn, self._compile_region, self._options)
+        return self.of(self.fn)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Dispatcher:
         """A dispatcher of the copied function or module; it compiles anew."""
