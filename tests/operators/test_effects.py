@@ -5,10 +5,13 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
+from hypothesis import given
+from hypothesis import strategies as st
 
 import staxlab
 from staxlab.capture.failing import is_foreign, may_fail
-from tests.loops.lowered import operators_of, program_of
+from staxlab.loops.lowering import lower
+from tests.loops.lowered import CPU, operators_of, program_of, run
 
 aten = torch.ops.aten
 pytestmark = pytest.mark.filterwarnings("ignore::staxlab.errors.FallbackWarning")
@@ -143,3 +146,49 @@ def test_an_operator_of_ones_own_runs_as_often_as_it_is_called(counted, backend)
         counted.clear()
         assert torch.equal(compiled(torch.ones(1)), function(torch.ones(1)))
         assert len(counted) == 2 * times
+
+
+STEPS = (
+    "{w} = {v}[k]",
+    "{w} = {v}.index_select(0, k)",
+    "{w} = {v} * 2",
+    "{w} = {v}[:2]",
+    "{w} = {v}[1]",
+    "{w} = {v}.sum(0)",
+    "{w} = {v} + {u}.sum()",
+    "{w} = torch.where({v} > 0, {v}, {v} * 0)",
+    "{w} = {v}.softmax(0)",
+    "{w} = {v}.t() if {v}.dim() == 2 else {v}",
+    "{w} = torch.cat([{v}.reshape(-1), {u}.reshape(-1)])",
+    "{w} = {v}.clone(); {w}[:1] = 0",
+    "{w} = torch.zeros_like({v}) + 1",
+    "{w} = {v} ** 0",
+    "{w} = {v}.max(0)[0]",
+    "{w} = {v}.expand(2, *{v}.shape)[0]",
+    "{w} = {v}.flip(0)[:1]",
+    "{w} = {v}.clone().fill_(1.0)",
+)
+
+
+@given(st.data())
+def test_programs_that_read_at_subscripts_raise_where_eager_execution_does(data):
+    names, lines = ["a"], []
+    for n in range(data.draw(st.integers(2, 6), "length")):
+        v, u = (data.draw(st.sampled_from(names), "operand") for _ in range(2))
+        lines.append(data.draw(st.sampled_from(STEPS), "step").format(w=f"v{n}", v=v, u=u))
+        names.append(f"v{n}")
+    source = "def f(a, k):\n" + "".join(f"    {line}\n" for line in lines) + f"    return {names[-1]} + 1\n"
+    scope = {"torch": torch}
+    exec(source, scope)
+    a, good = torch.arange(12.0).view(4, 3) - 5, torch.tensor([0, 1, 1])
+    if isinstance(outcome(scope["f"], (a, good)), Exception):
+        return
+    operators = operators_of(scope["f"], a, good)
+    program = lower(operators, CPU)
+    for k in (good, torch.tensor([0, 0, 9]), torch.tensor([9, 0, 0])):
+        expected = outcome(scope["f"], (a, k))
+        if isinstance(expected, Exception):
+            with pytest.raises((IndexError, RuntimeError)):
+                run(operators, program, a.clone(), k)
+        else:
+            torch.testing.assert_close(run(operators, program, a.clone(), k), expected)

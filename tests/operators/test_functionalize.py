@@ -49,6 +49,18 @@ def test_example_4_4():
     assert [node.args[0].name for node in operators.write_backs] == ["a", "b"] and not operators.mutations
 
 
+def test_what_was_written_is_read_without_undoing_the_scatter():
+    def f(x):
+        y = x * 2
+        row = y[0]
+        row.mul_(3)
+        row.add_(1)
+        return row + 1
+
+    names = [node.target_name() for node in agree(f, torch.randn(3, 4)).graph.calls]
+    assert not any("scatter" in name for name in names), names  # Proposition 4.4: view(scatter(b, v')) = v'
+
+
 def written_by(write):
     """A function that writes into a temporary through ``write`` and returns it."""
 
