@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from staxlab.capture.tracer import trace
 from staxlab.errors import TransformError
 from staxlab.loops.lowering import basis
+from staxlab.operators.decompositions import DECOMPOSITIONS
 from staxlab.operators.depth import (
     BASIS,
     NO_RULE,
@@ -25,6 +26,8 @@ from staxlab.operators.depth import (
 )
 from staxlab.operators.observe import COMPOSITE, OWN, TABLE, WRITE, observe, observed_parts
 from staxlab.operators.record import record
+from staxlab.transform.decompose import EXPANSIONS
+from staxlab.transform.patterns import Apply
 
 aten = torch.ops.aten
 EXERCISE_7 = {"o1": ("o2", "o3"), "o2": ("o1", "c")}
@@ -159,6 +162,26 @@ def test_a_rule_that_never_runs_is_unobserved_not_empty():
     assert observed_parts(aten.mse_loss.default, broken) is None
     table = observe(frozenset(), [aten.mse_loss.default], rules={aten.mse_loss.default: broken})
     assert table.unobserved == ("aten.mse_loss.default",) and not table.rules
+
+
+def test_our_own_rules_have_depths():
+    table = observe(basis(), list(DECOMPOSITIONS))
+    assert set(table.rules) <= set(table.depths), "no cycle"
+    assert not table.unobserved and {table.kinds[name] for name in table.rules} == {OWN}
+
+
+def operations_of(expression):
+    if not isinstance(expression, Apply):
+        return set()
+    parts = [*expression.args, *(value for _, value in expression.kwargs)]
+    return {expression.operation}.union(*map(operations_of, parts))
+
+
+def test_front_end_expansions_end_in_primitives():
+    """What Proposition 4.1 needs of decomposition: its parts are never taken apart again."""
+    rules = {name: sorted(operations_of(make())) for name, make in EXPANSIONS.items()}
+    assert {depths(rules)[name] for name in rules} == {1}
+    assert "expm1" in rules["selu"] and find_cycle(rules) is None
 
 
 @pytest.mark.slow
