@@ -176,8 +176,9 @@ def test_a_copy_is_a_dispatcher_of_its_own():
         twin.fn.weight.zero_()
         twin.fn.bias.zero_()
     assert twin(x).abs().sum() == 0 and compiled(x).abs().sum() > 0
-    assert copy.copy(compiled).fn is compiled.fn and not copy.copy(compiled).versions
-    assert torch.equal(copy.deepcopy(decorated)(x), decorated(x))
+    assert copy.copy(compiled).fn.weight is compiled.fn.weight and not copy.copy(compiled).versions
+    for twin in (copy.copy(decorated), copy.deepcopy(decorated)):
+        assert twin is not decorated and twin.fn is decorated.fn and torch.equal(twin(x), decorated(x))
 
 
 def test_a_pickle_brings_the_function_and_the_options():
