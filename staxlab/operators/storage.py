@@ -39,7 +39,8 @@ class Lane:
     """One tensor of a storage: the node that made it, the tensor it is a view of, and its geometry in elements.
 
     ``elements`` are the positions in the storage it covers, in the order of its own elements; ``writers`` the nodes
-    that wrote through it. A view that an operation makes for itself only (``y[0] = 1``) has a lane named after it.
+    that were given it to write into (whether they changed all of it is not asked). A view that an operation makes for
+    itself only (``y[0] = 1``) has a lane named after it.
     """
 
     name: str
@@ -129,21 +130,20 @@ class StorageRow:
 @dataclass(frozen=True)
 class Functionalization:
     """A program before and after (Definition 4.3): ``before`` with its writes, ``after`` without any but the
-    write-backs at the end, and the storages that more than one tensor of ``before`` looks at or that are written."""
+    write-backs at the end, and the storages that more than one tensor of ``before`` looks at or that are written.
+    ``writes`` are the nodes of ``before`` that write into a tensor, in program order; ``left_out`` says which storages
+    have no picture, and why."""
 
     before: GraphModule
     after: OperatorGraph
     storages: tuple[StorageRow, ...]
-
-    @property
-    def writes(self) -> tuple[str, ...]:
-        """The nodes of ``before`` that write into a tensor, in program order."""
-        names = {name for row in self.storages for lane in row.lanes for name in lane.writers}
-        return tuple(node.name for node in self.before.graph if node.name in names)
+    writes: tuple[str, ...] = ()
+    left_out: tuple[str, ...] = ()
 
     def format(self) -> str:
         parts = ["before:", _indented(self.before.graph.format()), "after:", _indented(self.after.format())]
         parts += [row.format() for row in self.storages]
+        parts += [f"no picture: {reason}" for reason in self.left_out]
         return "\n".join(parts)
 
     __str__ = format
@@ -172,7 +172,10 @@ def functionalized(function: Callable[..., Any], *args: Any, **kwargs: Any) -> F
 
     captured = trace(function, args, kwargs)
     module, samples = captured.module, list(captured.samples)
-    return Functionalization(module, record(module, samples), storage_rows(module, samples))
+    watcher = _watch(module, samples)
+    after = record(module, samples)
+    rows = tuple(watcher.rows())
+    return Functionalization(module, after, rows, tuple(watcher.writers), tuple(watcher.left_out))
 
 
 # -- the picture -----------------------------------------------------------------------------------------------------
@@ -181,16 +184,25 @@ def functionalized(function: Callable[..., Any], *args: Any, **kwargs: Any) -> F
 def storage_rows(module: GraphModule, inputs: list[Any]) -> tuple[StorageRow, ...]:
     """The storages that are written or seen by more than one tensor while ``module`` runs on copies of ``inputs``.
 
-    Tensors of more than MOST_ELEMENTS elements are left out, and so is what is not strided memory. Time and memory of
-    one eager execution in which nothing is freed.
+    Storages of more than MOST_ELEMENTS elements are left out, and so is what is not strided memory of one dtype. Time
+    and memory of one eager execution in which nothing is freed.
     """
-    watcher = _Watcher(module)
+    return tuple(_watch(module, inputs).rows())
+
+
+def _watch(module: GraphModule, inputs: list[Any]) -> _Watcher:
     # One deep copy for all, so that inputs which share memory still do; constants may be written as well.
-    *copies, constants = copy.deepcopy([*inputs, module.constants])
-    watcher.module = GraphModule(module.graph, constants)
+    constants = {name: _detached(value) for name, value in module.constants.items()}
+    *copies, constants = copy.deepcopy([*map(_detached, inputs), constants])
+    watcher = _Watcher(GraphModule(module.graph, constants))
     with torch.no_grad():
         watcher.watch(copies)
-    return tuple(watcher.rows())
+    return watcher
+
+
+def _detached(value: Any) -> Any:
+    """The same memory without its history, which cannot be copied."""
+    return value.detach() if isinstance(value, torch.Tensor) else value
 
 
 @dataclass
@@ -218,7 +230,8 @@ class _Writes(TorchDispatchMode):
         self.targets: list[torch.Tensor] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict[str, Any] | None = None) -> Any:
-        self.targets += written_arguments(func, args, kwargs or {})
+        if torch.Tag.inplace_view not in func.tags:  # those change what an object looks at, and no contents
+            self.targets += written_arguments(func, args, kwargs or {})
         return func(*args, **(kwargs or {}))
 
 
@@ -228,6 +241,8 @@ class _Watcher(Interpreter):
     def __init__(self, module: GraphModule):
         super().__init__(module)
         self.seen: dict[int, _Seen] = {}
+        self.writers: list[str] = []
+        self.left_out: list[str] = []
 
     def watch(self, inputs: list[Any]) -> None:
         for node, value in zip(self.module.graph.placeholders, inputs, strict=True):
@@ -251,9 +266,11 @@ class _Watcher(Interpreter):
                 if inside is None:
                     continue  # the operation's own scratch memory
                 self._see(target, node, "a view inside " + node.target_name().rpartition(".")[2], inside)
-            writers = self.seen[id(target)].writers
-            if node.name not in writers:
-                writers.append(node.name)
+            if id(target) not in self.seen:
+                continue  # not strided memory
+            for writers in (self.writers, self.seen[id(target)].writers):
+                if node.name not in writers:
+                    writers.append(node.name)
         return result
 
     def _base(self, tensor: torch.Tensor, candidates: list[_Seen | None]) -> _Seen | None:
@@ -262,7 +279,7 @@ class _Watcher(Interpreter):
         return next((each for each in candidates if each is not None and storage_key(each.tensor) == key), None)
 
     def _see(self, value: Any, node: Node, made_by: str, base: _Seen | None, is_part: bool = False) -> None:
-        if isinstance(value, torch.Tensor) and value.layout == torch.strided and value.numel() <= MOST_ELEMENTS:
+        if isinstance(value, torch.Tensor) and value.layout == torch.strided:
             name = node.name
             while any(each.name == name for each in self.seen.values()):
                 name += "'"
@@ -277,9 +294,12 @@ class _Watcher(Interpreter):
                 continue
             first = members[0].tensor
             size = first.untyped_storage().nbytes() // first.dtype.itemsize
-            if size > MOST_ELEMENTS or any(each.tensor.dtype != first.dtype for each in members):
-                continue
-            yield StorageRow(members[0].name, size, first.dtype, tuple(map(_lane, members)))
+            if size > MOST_ELEMENTS:
+                self.left_out.append(f"%{members[0].name} has {size:,} elements, more than {MOST_ELEMENTS:,}")
+            elif any(each.tensor.dtype != first.dtype for each in members):
+                self.left_out.append(f"%{members[0].name} is looked at as several dtypes")
+            else:
+                yield StorageRow(members[0].name, size, first.dtype, tuple(map(_lane, members)))
 
 
 def _lane(seen: _Seen) -> Lane:

@@ -36,6 +36,7 @@ def view(record: Any, full: bool = False) -> View:
     if not hasattr(record, "after"):
         return View("storage", (Pane("storage", "Storage", storage_markup(record), _size(record), record.format()),))
     parts = [_programs(record), *map(storage_markup, record.storages), _legend() if record.storages else None]
+    parts += [element("p", f"No picture: {reason}.", class_="sx-note") for reason in record.left_out]
     backs = len(record.after.write_backs)
     summary = f"{_count(len(record.writes), 'write')}, {_count(backs, 'write-back')}"
     pane = Pane("functionalization", "Functionalization", join(p for p in parts if p), summary, record.format())

@@ -83,9 +83,30 @@ def test_unpacked_parts_have_the_names_of_their_nodes():
     assert {lane.base for lane in row.lanes[1:]} == {"y"}
 
 
-def test_fresh_values_and_large_ones_are_left_out():
-    assert functionalized(lambda x: (x + 1) * 2, torch.ones(4)).storages == ()
-    assert functionalized(lambda x: x.t() + 1, torch.ones(100, 100)).storages == ()
+def test_fresh_values_have_no_picture_and_what_is_left_out_is_said():
+    fresh = functionalized(lambda x: (x + 1) * 2, torch.ones(4))
+    assert fresh.storages == fresh.left_out == fresh.writes == ()
+    large = functionalized(lambda x: x.t().add_(1), torch.ones(100, 100))
+    assert large.storages == () and large.writes == ("add",)
+    assert large.left_out == ("%x has 10,000 elements, more than 4,096",) and large.left_out[0] in str(large)
+    mixed = functionalized(lambda x: x.view(torch.int32) + 1, torch.ones(3))
+    assert mixed.left_out == ("%x is looked at as several dtypes",)
+
+
+def test_a_change_of_shape_is_no_write():
+    found = functionalized(lambda x: (x * 1).unsqueeze_(0).add_(1), torch.ones(3))
+    assert found.writes == ("add",)
+
+
+def test_scratch_memory_of_an_operation_is_not_the_programs():
+    assert functionalized(lambda x: x.softmax(-1), torch.ones(2, 3)).writes == ()
+
+
+def test_tensors_with_a_history_and_parameters_can_be_drawn():
+    grown = torch.ones(3, requires_grad=True) * 2
+    scale = torch.nn.Parameter(torch.ones(3))
+    found = functionalized(lambda x: (x * scale).view(3, 1).t(), grown)
+    assert [row.name for row in found.storages] == ["mul"]
 
 
 def test_the_text_marks_what_is_written_and_by_whom():

@@ -315,3 +315,8 @@ def test_a_long_storage_is_cut_and_says_so():
     tree = read(storage_markup(row))
     assert "the first 48 drawn" in tree.text
     assert max(int(e.attributes["data-element"]) for e in tree.find("rect")) == 47
+
+
+def test_what_has_no_picture_is_named():
+    found = functionalized(lambda x: x.t().add_(1), torch.ones(100, 100))
+    assert "No picture: %x has 10,000 elements" in read(view.html(found)).text
