@@ -20,7 +20,7 @@ from typing import Any
 from ..capture.graph import Graph, Node, TensorMeta
 from ..errors import TransformError
 from .effects import Effects
-from .patterns import Apply, Bindings, Rule, Var, build, same_metadata
+from .patterns import Apply, Bindings, Expr, Rule, Var, build, same_metadata
 from .rewrite import Applied, Pass, describe
 
 
@@ -31,6 +31,16 @@ def own_pass(rules: Sequence[Rule], name: str = "OwnRules") -> Pass:
     for rule in rules:
         if not isinstance(rule, Rule):
             raise TransformError(f"{rule!r} is no rule", remedy='write Rule("name", pattern, replacement)')
+        if not isinstance(rule.pattern, Apply):
+            raise TransformError(
+                f"rule {rule.name!r} has no operation to look for: its pattern is {rule.pattern}",
+                remedy="write an operation over variables, such as x + 0",
+            )
+        if isinstance(rule.replace, Expr) and (unknown := _variables(rule.replace) - _variables(rule.pattern)):
+            raise TransformError(
+                f"rule {rule.name!r} replaces by {rule.replace}, but nothing stands for {', '.join(sorted(unknown))}",
+                remedy="use the variables of the pattern",
+            )
 
     def run(graph: Graph) -> list[Applied]:
         applied: list[Applied] = []
@@ -48,6 +58,14 @@ def own_pass(rules: Sequence[Rule], name: str = "OwnRules") -> Pass:
         return applied
 
     return Pass(name, run)
+
+
+def _variables(part: Any) -> set[str]:
+    if isinstance(part, Var):
+        return {part.name}
+    if not isinstance(part, Apply):
+        return set()
+    return set().union(*map(_variables, (*part.args, *(value for _, value in part.kwargs))))
 
 
 def _replace(

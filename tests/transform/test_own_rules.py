@@ -109,6 +109,10 @@ def test_what_cannot_be_a_rule_is_refused():
         rewritten(lambda a: (a.exp() * 0).sum(), X, rules=[Rule("zero", x * 0, 0)])
     with pytest.raises(TransformError, match="is no rule"):
         rewritten(lambda a: a + 1, X, rules=["x -> x"])
+    with pytest.raises(TransformError, match="no operation to look for"):
+        rewritten(lambda a: a + 1, X, rules=[Rule("anything", x, x + 1)])
+    with pytest.raises(TransformError, match="nothing stands for y"):
+        rewritten(lambda a: a + 1, X, rules=[Rule("unbound", x + 1, x + y)])
     with pytest.raises(TransformError, match="dynamic"):
         transform(staxlab.trace(lambda a: a + 1, X), Options(dynamic=True), rules=[TWICE])
 
