@@ -174,6 +174,12 @@ def test_the_chart_has_every_component_of_every_change(log):
         points = [e for e in tree.find("circle") if e.attributes["data-component"] == str(component)]
         drawn = [int(e.attributes["data-count"]) for e in points]
         assert drawn == [measure[component] for measure in log.measures]
+        # The line goes through the points.
+        line = tree.find("path", class_="sx-chart-line")[component].attributes["d"]
+        heights = [float(each) for each in re.findall(r"V([\d.]+)", line)]
+        all_measures = [measure for _, _, measure, _ in measure_points(log)]
+        at = {measure[component]: float(e.attributes["cy"]) for e, measure in zip(points, log.measures, strict=True)}
+        assert heights == [at[measure[component]] for measure in all_measures[1:]]
         # Higher counts are drawn higher.
         heights = {int(e.attributes["data-count"]): float(e.attributes["cy"]) for e in points}
         assert sorted(heights, reverse=True) == sorted(heights, key=heights.get)
