@@ -40,6 +40,7 @@ from .basis import (
     is_view,
     written_arguments,
 )
+from .depth import CyclicRulesError
 from .functionalize import Functionalizer, NotCovered
 from .graph import Decomposed, Obstacle, OperatorGraph
 from .structure import flatten, rebuild
@@ -107,6 +108,7 @@ class Recorder(TorchDispatchMode):
         self.writes = Functionalizer(self)
         self.position = _Position()
         self.captured: Node | None = None  # the node being executed
+        self.expanding: list[Any] = []  # operators whose rules are running, the outermost first
         self.log = _Log()
         self.trusted: dict[int, torch.Tensor] = {}  # literals of the program, by id
 
@@ -282,8 +284,11 @@ class Recorder(TorchDispatchMode):
         rule = decomposition_of(func)
         if rule is None or not is_faithful(func, args, kwargs):
             return False, None
+        if func in self.expanding:
+            raise CyclicRulesError((*self.expanding[self.expanding.index(func) :], func))
         mark = len(self.graph)
         before = self.log.lengths()
+        self.expanding.append(func)
         try:
             with self:
                 result = rule(*args, **kwargs)
@@ -291,8 +296,12 @@ class Recorder(TorchDispatchMode):
             failed = (
                 result is NotImplemented or len(self.log.obstacles) > before[1] or any(map(self._is_foreign, added))
             )
+        except CyclicRulesError:
+            raise
         except Exception:  # whatever a rule trips over, the operator itself will either do or report properly
             failed, result = True, None
+        finally:
+            self.expanding.pop()
         composite = func._can_decompose()
         if not failed and not composite:
             failed = describe_value(result) != describe_value(func(*args, **kwargs))

@@ -232,3 +232,14 @@ def test_rules_inside_rules_and_the_same_rule_twice():
 
 def test_nothing_was_taken_apart():
     assert expansions(recorded(lambda x: x + 1, torch.rand(3)), basis()) == ()
+
+
+def test_a_rule_that_leads_back_to_its_operator_is_refused_while_recording(monkeypatch):
+    rules = {
+        aten.mse_loss.default: lambda x, y, reduction=1: aten.huber_loss.default(x, y),
+        aten.huber_loss.default: lambda x, y, reduction=1, delta=1.0: aten.mse_loss.default(x, y),
+    }
+    monkeypatch.setattr("staxlab.operators.record.decomposition_of", rules.get)
+    inputs = (torch.rand(3), torch.rand(3))
+    with pytest.raises(CyclicRulesError, match="aten.mse_loss.default => aten.huber_loss.default => aten.mse_loss"):
+        recorded(F.mse_loss, *inputs)
