@@ -51,6 +51,11 @@ def output_specification(
                 "the function returns text, and a tensor was turned into text on the way",
                 remedy="return the tensor and format it outside",
             )
+        if isinstance(value, slice) and any(isinstance(part, torch.Tensor) for part in _ends(value)):
+            raise CaptureError(
+                "the function returns a slice made of tensors, which would be those of the sample at every later call",
+                remedy="return the tensors, and make the slice outside",
+            )
         if isinstance(value, _CONSTANTS) or id(value) in known:
             return Constant(value)
         exact = type(value) in (tuple, list, dict, collections.OrderedDict, collections.defaultdict)
@@ -71,6 +76,10 @@ def output_specification(
         )
 
     return describe(result)
+
+
+def _ends(value: slice) -> tuple[Any, Any, Any]:
+    return value.start, value.stop, value.step
 
 
 def _is_struct_sequence(value: Any) -> bool:

@@ -77,10 +77,18 @@ _ACTS = {
 _SETTINGS = {
     "get_num_threads": "the number of threads", "get_num_interop_threads": "the number of threads",
     "_get_float32_matmul_precision": "the precision of float32 matrix products", "initial_seed": "the random seed",
-    "set_num_threads": "the number of threads",
-    "set_num_interop_threads": "the number of threads",
+    "_get_deterministic_algorithms_warn_only": "a setting of deterministic mode",
+    "_get_deterministic_fill_uninitialized_memory": "a setting of deterministic mode",
+    "is_anomaly_enabled": "whether anomalies are detected",
+    "set_num_threads": "the number of threads", "set_num_interop_threads": "the number of threads",
     "_set_float32_matmul_precision": "the precision of float32 matrix products",
     "set_flush_denormal": "the treatment of denormal numbers",
+    **{
+        f"_get_{name}": "a setting of torch.backends"
+        for name in ("mkldnn_enabled", "mkldnn_deterministic", "onednn_allow_tf32", "nnpack_enabled", "cudnn_enabled",
+                     "cudnn_benchmark", "cudnn_deterministic", "cudnn_allow_tf32", "cublas_allow_tf32",
+                     "flash_sdp_enabled", "math_sdp_enabled", "mem_efficient_sdp_enabled", "cudnn_sdp_enabled")
+    },
 }  # fmt: skip
 _IN_BETWEEN = {os.__file__, logging.__file__, queue.__file__, getattr(_collections_abc, "__file__", None),
                "<frozen os>", "<frozen _collections_abc>"}  # fmt: skip

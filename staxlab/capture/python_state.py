@@ -10,7 +10,9 @@ stand, happen once, and are reported.
 from __future__ import annotations
 
 import collections
+import functools
 import linecache
+import types
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -35,6 +37,7 @@ class PythonState:
         ]  # fmt: skip
         # The dicts that hold attributes: of objects, of modules (their registries as well), of tensors.
         states = [(path, vars(owner)) for path, owner in environment.owners]
+        self.lazy = {id(vars(owner)): _lazy(type(owner)) for _, owner in environment.owners}
         for path, owner in environment.owners:
             if isinstance(owner, torch.nn.Module):
                 states += [(path, owner.__dict__[name]) for name in _REGISTRIES]
@@ -87,7 +90,9 @@ class PythonState:
             if id(place.holder) not in inside and _read(place) is not before:
                 changed.append(place.path)
         for path, now, before in self.states:
+            lazy = self.lazy.get(id(now), ())  # computed at the first reading, and kept: no change that matters
             names = [name for name in {**before, **now} if now.get(name, UNBOUND) is not before.get(name, UNBOUND)]
+            names = [name for name in names if name not in lazy or name in before]
             changed += [f"{path}.{name}" for name in names]
         for path, state, before in self.attributes:
             changed += [f"{path}.{name}" for name in self._assigned_in(state, before)]
@@ -195,6 +200,18 @@ def _refill(value: Any, before: list) -> None:
     elif is_dataclass_instance(value):
         for name, part in before:
             object.__setattr__(value, name, part)
+
+
+def _lazy(kind: type) -> frozenset[str]:
+    """The names of a class's cached properties."""
+    if kind is types.FunctionType:
+        return frozenset()
+    return frozenset(
+        name
+        for base in kind.__mro__
+        for name, member in list(vars(base).items())
+        if isinstance(member, functools.cached_property)
+    )
 
 
 def _tensors(

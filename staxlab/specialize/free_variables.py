@@ -32,6 +32,7 @@ import os
 import sys
 import threading
 import types
+import weakref
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -295,6 +296,7 @@ class _Walk:
             self._parts(value, path, "keys")
             for key, item in list(value.items()):
                 self.visit(item, Place(f"{path}[{key!r}]", value, key))
+                self.visit(key, None, f"a key of {path}")
             self._subclass(value, path)
         elif isinstance(value, (types.FunctionType, types.MethodType, functools.partial)):
             self.callable(value, "")
@@ -304,11 +306,16 @@ class _Walk:
             if not is_library_type(value):
                 self._methods(value)
                 self._class_attributes(value, value, path)
+                if not is_library_type(type(value)):
+                    self._methods(type(value))
+                    self._class_attributes(value, type(value), path)
                 if self.known.matches:
                     self.names.update(getattr(value, "__match_args__", ()))
         elif isinstance(value, (set, frozenset)):
             self._parts(value, path, "length")
             self._put(self.scalars, Place(path, value, None, "members"))
+            for member in value:
+                self.visit(member, None, f"a member of {path}")
             self._subclass(value, path)
         elif is_plain(value):
             self._subclass(value, path)
@@ -339,11 +346,12 @@ class _Walk:
 
     def _hooks(self, registered: dict | None, path: str) -> None:
         """Hooks by the keys of their handles, which are never used twice."""
-        if registered is not None:
-            how = "keys" if registered else "length"
-            self._put(self.extents, Place(f"{'list' if registered else 'len'}({path})", registered, None, how))
+        if registered:
+            self._put(self.extents, Place(f"list({path})", registered, None, "keys"))
             for hook in registered.values():
                 self.callable(hook, "")
+        elif registered is not None:
+            self._put(self.extents, Place(f"len({path})", registered, None, "length"))
 
     def object(self, value: Any, path: str) -> None:
         kind = type(value)
@@ -369,6 +377,9 @@ class _Walk:
             place = Place(f"{path}.get()", value, None, "context")
             found = read_or_unbound(place)
             self.visit(found, place) if found is not UNBOUND else self._put(self.extents, place)
+            return
+        if isinstance(value, weakref.ref):
+            self.visit(value(), Place(f"{path}()", value, None, "referent"))
             return
         if opaque.has_content(value):
             size = opaque.size_of_content(value)

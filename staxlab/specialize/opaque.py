@@ -163,7 +163,9 @@ def names_read_by(value: Any) -> tuple[str, ...]:
 
 def is_unreadable(value: Any) -> bool:
     """Whether the object can be subscripted although nothing is known of its state."""
-    kind = type(value)
+    kind, numpy = type(value), _numpy()
+    if numpy is not None and isinstance(value, numpy.generic):
+        return False  # a number, which cannot change
     if isinstance(value, (*_STATELESS, type, str, bytes, range, slice)) or hasattr(value, "__dict__"):
         return False
     if isinstance(value, (torch.UntypedStorage, torch.TypedStorage)):

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import types
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -18,20 +17,22 @@ from . import opaque
 SCALARS = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device, torch.Size, type(Ellipsis))
 
 
-@dataclass(frozen=True, eq=False)
 class Place:
     """Where a free value lives: ``read()`` fetches what is there now.
 
     ``how`` is "item" (``holder[key]``), "cell" (a closure cell), "attribute", "length" (``len(holder)``), "keys" (the
     keys of a dict, in order), "members" (the elements of a set, as text, in a stable order), "content" (of an array or
-    buffer, see :mod:`.opaque`), "context" (of a context variable) or "bound" (whether a dict has a key, a cell a
-    content).
+    buffer, see :mod:`.opaque`), "context" (of a context variable), "referent" (of a weak reference) or "bound" (whether
+    a dict has a key, a cell a content). The holder is kept alive, and with it what it refers to.
     """
 
-    path: str
-    holder: Any
-    key: Any
-    how: str = "item"
+    __slots__ = ("path", "holder", "key", "how")  # thousands are made at a time, which a dataclass does more slowly
+
+    def __init__(self, path: str, holder: Any, key: Any, how: str = "item"):
+        self.path, self.holder, self.key, self.how = path, holder, key, how
+
+    def __repr__(self) -> str:
+        return f"Place({self.path!r}, {self.how!r})"
 
     def read(self) -> Any:
         """The value now. KeyError, AttributeError, IndexError or ValueError if the name is no longer bound."""
@@ -51,6 +52,8 @@ class Place:
             return f"{name}.cell_contents"
         if self.how == "length":
             return f"len({name})"
+        if self.how in ("context", "referent"):
+            return f"{name}.get()" if self.how == "context" else f"{name}()"
         if self.how in _READERS:
             reader = f"r{len(scope)}"
             scope[reader] = _Kept(self)
@@ -113,6 +116,7 @@ _READERS: dict[str, Callable[[Any, Any], Any]] = {
     "members": lambda holder, key: set_members(holder),
     "content": lambda holder, key: opaque.content(holder),
     "context": lambda holder, key: holder.get(),
+    "referent": lambda holder, key: holder(),
     "bound": _is_bound,
 }
 

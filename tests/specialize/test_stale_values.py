@@ -18,6 +18,7 @@ import random
 import sys
 import threading
 import types
+import weakref
 
 import numpy as np
 import pytest
@@ -655,6 +656,51 @@ def global_hook_added():
 
 
 @case
+def weak_reference():
+    o = Holder(k=2.0)
+    reference = weakref.ref(o)
+    return lambda x: x * reference().k, attribute(o)
+
+
+@case
+def object_as_a_key():
+    o = Holder(k=2.0)
+    d = {o: 1}
+    return lambda x: x * next(iter(d)).k, attribute(o)
+
+
+@case
+def object_in_a_set():
+    o = Holder(k=2.0)
+    s = {o}
+    return lambda x: x * sum(member.k for member in s), attribute(o)
+
+
+@case
+def property_of_a_metaclass():
+    class Meta(type):
+        @property
+        def double(cls):
+            return 2 * cls.k
+
+    class Local(metaclass=Meta):
+        k = 1.0
+
+    return lambda x: x * Local.double, attribute(Local, "k", 1.5)
+
+
+@case
+def cached_property():
+    o = Lazy()
+
+    def change():
+        o.factor = 3.0
+        del o.twice
+
+    return lambda x: x * o.twice, change
+
+
+@case
 def enum_member_with_state():
     class Kind(enum.Enum):
         ONE = 1
@@ -806,6 +852,13 @@ def test_what_cannot_be_described_is_refused(message):
     with pytest.raises(staxlab.CaptureError, match=message) as caught:
         staxlab.compile(_refused_cases()[message])(X)
     assert caught.value.remedy
+
+
+@pytest.mark.parametrize("number", [np.float32(2.5), np.float64(2.5), np.int64(2), np.bool_(True)])
+def test_a_number_of_numpy_is_a_number(number):
+    compiled = staxlab.compile(lambda x, s: x * s, backend="eager")
+    assert torch.equal(compiled(X, number), X * number)
+    assert torch.equal(staxlab.compile(lambda x: x * number, backend="eager")(X), X * number)
 
 
 # -- the bytecode ------------------------------------------------------------------------------------------------------
