@@ -74,10 +74,8 @@ def written(name: str, value: Any, args: tuple, tensors: list[torch.Tensor]) -> 
     return [tensor for tensor in tensors if id(tensor) in returned or id(tensor) in targets]
 
 
-def source_of_view(name: str, value: torch.Tensor, tensors: Iterable[torch.Tensor]) -> torch.Tensor | None:
-    """The argument of which autograd regards a result as a view; None if there is none."""
-    if name in classify.LEAVES_FAMILY or not (value.is_floating_point() or value.is_complex()):
-        return None
+def sharing(value: torch.Tensor, tensors: Iterable[torch.Tensor]) -> torch.Tensor | None:
+    """The argument whose memory a result shares; None if there is none."""
     if value.layout is not torch.strided:
         return None
     key = storage_key(value)
@@ -105,14 +103,15 @@ class Books:
     ) -> Family:
         """The family of a result of ``node``, a call of ``name`` on ``tensors``: a new one, or that of the tensor it is
         a view of."""
-        source = source_of_view(name, value, tensors)
-        if source is not None:
-            return self.symbol(source).family
-        aliases = node.meta.get("aliases", False)
-        family = Family(inference=node.meta.get("inference_mode", False) and not aliases)
+        aliases, source = node.meta.get("aliases", False), sharing(value, tensors)
+        shared = Family() if source is None else self.symbol(source).family
+        differentiable = value.is_floating_point() or value.is_complex()
+        if source is not None and differentiable and name not in classify.LEAVES_FAMILY:
+            return shared
+        family = Family(inference=shared.inference or (node.meta.get("inference_mode", False) and not aliases))
         if value.requires_grad and not aliases:  # torch.zeros(3, requires_grad=True)
             node.meta["makes_leaf"] = self.trains = family.requires_grad = True
-        family.requires_grad |= requires_grad and (value.is_floating_point() or value.is_complex())
+        family.requires_grad |= requires_grad and differentiable
         return family
 
     def write(self, tensors: Iterable[torch.Tensor], *, requires_grad: bool) -> None:

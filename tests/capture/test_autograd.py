@@ -263,7 +263,13 @@ def inferred_and_viewed(a):
     return b[:2], b
 
 
-@pytest.mark.parametrize("fn", [inferred, inferred_inside, inferred_and_viewed])
+def inferred_and_detached(a):
+    with torch.inference_mode():
+        b = a * 2
+    return b.detach()[:2], b.data, (b > 0).view(2, 2)
+
+
+@pytest.mark.parametrize("fn", [inferred, inferred_inside, inferred_and_viewed, inferred_and_detached])
 def test_inference_mode_inside_makes_inference_tensors(fn):
     check(fn, backward=False)
     check(fn, lambda: (torch.ones(4),), backward=False)

@@ -123,14 +123,27 @@ def inputs():
 MISUSE = ("Inference tensors cannot be saved for backward", "A view was created in no_grad mode")
 
 
+def detached_inputs():
+    return tuple(tensor.detach() for tensor in inputs())
+
+
 @settings(max_examples=60, deadline=None)
 @given(seed=st.integers(0, 2**32), steps=st.integers(2, 9))
 def test_training_programs_have_eagers_values_and_gradients(seed, steps):
-    fn = program(seed, steps)
+    compare(program(seed, steps), inputs, BACKENDS)
+
+
+@settings(max_examples=60, deadline=None)
+@given(seed=st.integers(0, 2**32), steps=st.integers(2, 9))
+def test_the_same_programs_without_gradients_make_the_same_kinds_of_tensors(seed, steps):
+    compare(program(seed, steps), detached_inputs, BACKENDS[:2])
+
+
+def compare(fn, inputs, backends):
     expected = outcome(fn, inputs)
     if expected[0] == "RuntimeError" and expected[1].startswith(MISUSE):
         return
-    for backend in BACKENDS:
+    for backend in backends:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             try:
