@@ -126,14 +126,18 @@ def nodes_in(argument: Any) -> list[Node]:
 def _collect(argument: Any, found: list[Node]) -> None:
     if isinstance(argument, Node):
         found.append(argument)
-    elif isinstance(argument, (tuple, list)):
-        for part in argument:
-            _collect(part, found)
-    elif isinstance(argument, dict):
-        for part in argument.values():
-            _collect(part, found)
+        return
+    if isinstance(argument, dict):
+        argument = argument.values()
     elif isinstance(argument, slice):
-        _collect((argument.start, argument.stop, argument.step), found)
+        argument = (argument.start, argument.stop, argument.step)
+    elif not isinstance(argument, (tuple, list)):
+        return
+    for part in argument:
+        if isinstance(part, Node):
+            found.append(part)
+        elif isinstance(part, (tuple, list, dict, slice)):
+            _collect(part, found)
 
 
 class Node:
