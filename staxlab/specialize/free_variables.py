@@ -177,7 +177,7 @@ class _Walk:
         if isinstance(value, Attributes):
             state = vars(value.value)
             for name in value.names:
-                if self._counts(name):
+                if self._counts(name, state[name]):
                     self.visit(state[name], Place(f"{path}.{name}", state, name))
         else:
             self.visit(value, None, path)
@@ -367,7 +367,7 @@ class _Walk:
             self._own(value, path)
             self._attributes(value, path, frozenset())
         for name in _slots(kind):
-            if self._counts(name) and hasattr(value, name):
+            if hasattr(value, name) and self._counts(name, getattr(value, name)):
                 self.visit(getattr(value, name), Place(f"{path}.{name}", value, name, "attribute"))
 
     def _library_object(self, value: Any, path: str) -> None:
@@ -406,7 +406,7 @@ class _Walk:
                 self._put(self.extents, Place(f"len(vars({path}))", state, None, "length"))
         held = opaque.held_attributes(value)
         for name in list(state) if isinstance(state, dict) else held:
-            wanted = self._counts(name) if is_namespace else name in self.known.own
+            wanted = self._counts(name, state[name]) if is_namespace else name in self.known.own
             if (wanted or name in held) and isinstance(name, str) and name.isidentifier():
                 self.visit(getattr(value, name), Place(f"{path}.{name}", value, name, "attribute"))
 
@@ -431,20 +431,28 @@ class _Walk:
             self._own(value, path)
             self._attributes(value, path, frozenset())
 
-    def _counts(self, name: str) -> bool:
-        """Whether some code may read an attribute of this name."""
-        return name in self.names or (self.known.everything and not name.startswith("__"))
+    def _counts(self, name: str, value: Any) -> bool:
+        """Whether some code may read an attribute of this name. What would be refused counts only if it is named."""
+        if name in self.names or not self.known.everything or name.startswith("__"):
+            return name in self.names
+        if isinstance(value, collections.abc.Iterator) or opaque.is_unreadable(value):
+            return False
+        return not opaque.has_content(value) or (opaque.size_of_content(value) or 1 << 60) <= opaque.LARGEST_CONTENT
 
     def python_module(self, module: types.ModuleType, path: str) -> None:
         if is_library_module(module.__name__):
             return
-        for name in sorted(vars(module) if self.known.everything else self.names & vars(module).keys()):
+        for name, value in list(vars(module).items()) if self.known.everything else ():
+            if not name.startswith("__") and (is_plain(value) or isinstance(value, torch.Tensor)):
+                self.visit(value, Place(f"{path}.{name}", vars(module), name))
+        for name in sorted(self.names & vars(module).keys()):
             if not name.startswith("__"):
                 self.visit(vars(module)[name], Place(f"{path}.{name}", vars(module), name))
 
     def _attributes(self, owner: Any, path: str, hidden: Iterable[str]) -> None:
         for name, value in list(vars(owner).items()):
-            if name in hidden or not (self._counts(name) or name == "training" or isinstance(value, torch.Tensor)):
+            wanted = name == "training" or isinstance(value, torch.Tensor) or self._counts(name, value)
+            if name in hidden or not wanted:
                 continue
             self.visit(value, Place(f"{path}.{name}", vars(owner), name))
         self._class_attributes(owner, type(owner), path)
@@ -458,7 +466,7 @@ class _Walk:
             if base is object or is_library_type(base):
                 continue
             for name, value in list(vars(base).items()):
-                if name in own or not self._counts(name) or name.startswith("__") or isinstance(value, _METHODS):
+                if name in own or not self._counts(name, value) or name.startswith("__") or isinstance(value, _METHODS):
                     continue
                 if _is_descriptor(value):  # read past its own __get__, whose code is followed
                     self.visit(value, Place(f"{path}.{name}", self._namespace(base), name))

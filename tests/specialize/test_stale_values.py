@@ -861,6 +861,16 @@ def test_a_number_of_numpy_is_a_number(number):
     assert torch.equal(staxlab.compile(lambda x: x * number, backend="eager")(X), X * number)
 
 
+def test_a_computed_name_does_not_refuse_what_nobody_names():
+    o = Holder(key=2.0, numbers=iter([1]), table=np.zeros(1 << 20), storage=torch.ones(1).untyped_storage())
+    MODULE.numbers, name = iter([1]), "ke"
+    try:
+        fn = lambda x: x * getattr(o, name + "y") * MODULE.k  # noqa: E731
+        assert torch.equal(dispatcher(fn)(X), fn(X))
+    finally:
+        del MODULE.numbers
+
+
 # -- the bytecode ------------------------------------------------------------------------------------------------------
 
 
