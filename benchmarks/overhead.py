@@ -4,8 +4,8 @@
 
 A compiled call checks its guards before it works. Calling again with the *same* tensor may take a shorter way than
 calling with a *new* one, so both are measured. The same function behind a data gate (``if x.sum() > 0``) shows what
-replaying a question costs: a compiler that keeps one graph must ask it again at every call. Proposition 13.6 turns the difference to eager into the smallest tensor
-for which fusing the two operators pays.
+replaying a question costs: a compiler that keeps one graph must ask it again at every call. Proposition 13.6 turns the
+difference to eager into the smallest tensor for which fusing the two operators pays.
 """
 
 from __future__ import annotations

@@ -104,8 +104,8 @@ def page(root: Path = ROOT) -> str:
         "# Where things are",
         "",
         "Every numbered definition, algorithm, theorem, proposition and example of the course that the code implements",
-        "or relies on, and the docstrings that say so. This page is generated: `make docs` rebuilds it, a test keeps it",
-        "fresh. Cited literature is in [references](references.md), the layout of the whole in",
+        "or relies on, and the docstrings that say so. This page is generated: `make docs` rebuilds it, a test keeps",
+        "it fresh. Cited literature is in [references](references.md), the layout of the whole in",
         "[ARCHITECTURE](../ARCHITECTURE.md).",
         "",
     ]

@@ -435,7 +435,7 @@ def test_results_are_the_same_at_every_call(inputs):
 
 
 def test_a_pending_negation_or_conjugation_is_seen():
-    """``z.conj().imag`` is a tensor of real numbers whose memory holds their negatives (Section 2.1: it is in the key)."""
+    """``z.conj().imag`` is a tensor whose memory holds the negatives of its values (Section 2.1: it is in the key)."""
     compiled = staxlab.compile(lambda x: x * 2 + 1)
     z = torch.randn(5, dtype=torch.cfloat)
     plain, pending = z.imag, z.conj().imag

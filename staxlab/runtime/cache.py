@@ -4,9 +4,9 @@ An entry's name is a hash of everything that determines its content, so an entry
 changes, changes the name (Proposition 11.1). Three rules keep readers safe.
 
 * *Whole or absent.* A file is written under a temporary name and renamed, which is atomic.
-* *Verified.* Next to the bytes stands a SHA-256 over them and the entry's name. An entry that was truncated, overwritten,
-  half deleted, or put under another entry's name does not match, is dropped, and is built again; nobody is told anything
-  but the log.
+* *Verified.* Next to the bytes stands a SHA-256 over them and the entry's name. An entry that was truncated,
+  overwritten, half deleted, or put under another entry's name does not match, is dropped, and is built again; nobody is
+  told anything but the log.
 * *Private.* A shared library is code. An entry, or a directory, that another user could have written is not read.
 
 A directory that cannot be used is replaced by a private temporary one, with one warning.
