@@ -7,7 +7,6 @@ there, and each is looked for here: ``getattr`` with a name that is computed, ``
 
 from __future__ import annotations
 
-import builtins
 import dis
 import functools
 import importlib.util
@@ -49,6 +48,7 @@ class Reads:
     all_attributes: bool = False
     match_classes: bool = False
     compares_identities: bool = False
+    asked: frozenset[str] = frozenset()  # attributes that a parameter is asked for by getattr or hasattr
     evaluates: tuple[str, int] | None = None
 
 
@@ -59,6 +59,7 @@ def reads(code: types.CodeType) -> Reads:
     stored: dict[str, None] = {}
     attributes: set[str] = set()
     stored_attributes: set[str] = set()
+    asked: set[str] = set()
     imports: dict[tuple[str, int], None] = {}
     prints: list[tuple[str, int]] = []
     everything = matches = compares = False
@@ -75,7 +76,9 @@ def reads(code: types.CodeType) -> Reads:
                     prints.append((part.co_filename, line))
                 elif argument == "getattr" or argument == "hasattr":
                     constant = _second_argument(complete, instruction)
-                    attributes.add(constant) if constant is not None else None
+                    if constant is not None:
+                        attributes.add(constant)
+                        asked.update([constant] if _asks_a_parameter(part, instructions[position + 1]) else [])
                     everything = everything or constant is None
                 elif argument == "setattr" or argument == "delattr":
                     constant = _second_argument(complete, instruction)
@@ -112,8 +115,9 @@ def reads(code: types.CodeType) -> Reads:
             for constant in part.co_consts:
                 if isinstance(constant, str) and constant in sys.modules:
                     imports[constant, 0] = None
+    compares = compares or "id" in loaded
     return Reads(tuple(loaded), tuple(stored), frozenset(attributes), frozenset(stored_attributes), tuple(imports),
-                 tuple(prints), everything, matches, compares or "id" in loaded, evaluates)  # fmt: skip
+                 tuple(prints), everything, matches, compares, frozenset(asked), evaluates)  # fmt: skip
 
 
 def _second_argument(instructions: list[dis.Instruction], load: dis.Instruction) -> str | None:
@@ -141,6 +145,12 @@ def _second_argument(instructions: list[dis.Instruction], load: dis.Instruction)
         if height == 2:
             last = instruction
     return None
+
+
+def _asks_a_parameter(code: types.CodeType, argument: dis.Instruction) -> bool:
+    """Whether the first argument of a call is a parameter of the function, other than ``self``."""
+    parameters = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+    return argument.opname.startswith("LOAD_FAST") and argument.argval in parameters and argument.argval != "self"
 
 
 def _is_name(instruction: dis.Instruction) -> bool:
@@ -175,7 +185,3 @@ def imported_modules(code: types.CodeType, package: str | None) -> Iterator[tupl
         for end in range(1, len(parts) + 1):
             full = ".".join(parts[:end])
             yield full, sys.modules.get(full)
-
-
-def is_builtin_name(name: str) -> bool:
-    return name in vars(builtins)

@@ -47,6 +47,7 @@ from .signature import (
     InputSignature,
     Key,
     KeyNames,
+    attributes_of,
     containers_of,
     dynamic_aliasing,
     dynamic_signature,
@@ -301,12 +302,14 @@ class Dispatcher(Entry):
         state, free_is_same = self._free_state(args, kwargs, arg_part, kwarg_part)
         alone = not state.count and not kwargs and len(args) == 1 and arg_part[0][0] in _PLAIN_TAGS
         overlap: tuple = ()
-        if not alone:
+        if not alone or state.environment.asked:
             tensors = tensors_of(args, kwargs)
             overlap = state.overlap_with(tensors)
             if overlap and self._options.dynamic:
                 overlap = dynamic_aliasing(overlap, tensors, state.count)
             overlap += state.one_object([*tensors, *containers_of(args, kwargs)])
+            if state.environment.asked:
+                overlap += attributes_of(tensors, state.environment.asked)
         lookup = (arg_part, kwarg_part, state.tensor_part, state.scalar_part, state.object_part, overlap, ambient)
         version, flat = self._choose(self._cache.get(lookup, ()), args, kwargs)
         if version is None:

@@ -101,6 +101,8 @@ class Lines:
     def remember(self, version: Any, args: tuple, lookup: tuple, state: FreeState, flat: list[torch.Tensor]) -> None:
         """A lower level found ``version`` for this call without keyword arguments: serve the next like it, where that
         is sound."""
+        if state.environment.asked:
+            return  # attributes of tensors are no metadata
         line = (
             self._native(version, args, lookup, state, flat)
             if native.available

@@ -73,6 +73,7 @@ class Environment:
     holders: tuple[tuple[str, Any], ...] = field(default=(), repr=False)  # objects of library types
     refused: tuple[tuple[str, str], ...] = field(default=(), repr=False)  # (what cannot be described, remedy)
     compares_identities: bool = field(default=False, repr=False)  # the user's code asks whether objects are the same
+    asked: tuple[str, ...] = field(default=(), repr=False)  # attributes that arguments may be asked for
     expected: tuple[Any, ...] = field(default=(), repr=False)  # the structure as found
     expected_extents: tuple[Any, ...] = field(default=(), repr=False)
 
@@ -138,6 +139,7 @@ def collect(fn: Any, roots: Iterable[tuple[str, Any]] = ()) -> Environment:
                 tuple(walk.holders),
                 tuple(walk.refused),
                 walk.compares_identities,
+                tuple(sorted(walk.asked)),
             )
 
 
@@ -170,6 +172,7 @@ class _Walk:
         self.holders: list[tuple[str, Any]] = []
         self.refused: list[tuple[str, str]] = []
         self.compares_identities = False
+        self.asked: set[str] = set()
         self.visited: dict[tuple[str, int], Any] = {}
         self.namespaces: dict[type, Any] = {}  # one view of each class's dict, so that its places have one holder
 
@@ -238,6 +241,7 @@ class _Walk:
         known.everything = known.everything or found.all_attributes
         known.matches = known.matches or found.match_classes
         self.compares_identities = self.compares_identities or found.compares_identities
+        self.asked.update(name for name in found.asked if not hasattr(torch.Tensor, name))
         self.names |= found.attributes
         for part in ("__code__", "__defaults__", "__kwdefaults__"):
             if getattr(fn, part) is not None:

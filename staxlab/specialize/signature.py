@@ -460,6 +460,11 @@ def tensors_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tens
     return found
 
 
+def attributes_of(tensors: Sequence[torch.Tensor], names: Iterable[str]) -> tuple[tuple, ...]:
+    """(position, name, "attribute") for each of these attributes that an argument tensor has been given."""
+    return tuple((j, name, "attribute") for j, t in enumerate(tensors) for name in names if name in t.__dict__)
+
+
 def containers_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
     """The lists, dicts and dataclass instances of a call, in order: of two equal ones it may matter whether they are
     one."""

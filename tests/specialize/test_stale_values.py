@@ -822,6 +822,18 @@ def test_an_attribute_of_an_argument_tensor_is_refused():
     assert torch.equal(staxlab.compile(lambda a: a * 2)(x), x * 2)
 
 
+@pytest.mark.parametrize("fn", [lambda a: a * (3 if hasattr(a, "tag") else 2), lambda a: a * getattr(a, "tag", 2)])
+def test_an_attribute_that_an_argument_tensor_gets_later(fn):
+    compiled, x = dispatcher(fn), torch.ones(2)
+    for _ in range(3):
+        assert torch.equal(compiled(x), x * 2)
+    x.tag = 3
+    with pytest.raises(staxlab.CaptureError, match="attribute 'tag' of the tensor a"):
+        compiled(x)
+    del x.tag
+    assert torch.equal(compiled(x), x * 2) and len(compiled.versions) == 1
+
+
 # -- what is refused ---------------------------------------------------------------------------------------------------
 
 
