@@ -236,7 +236,7 @@ def plot(record: dict[str, Any], path: Path) -> Path:
                   marker=MARKERS[position % len(MARKERS)], linestyle=DASHES[position % len(DASHES)])  # fmt: skip
         said.append(f"{family} {seconds[-1]:.2g} s at {sizes[-1]:,}")
     first, last = axes.get_xlim()
-    low = min(row["seconds"] / row["nodes"] for rows in record["results"].values() for row in rows)
+    low = 0.6 * min(row["seconds"] / row["nodes"] for rows in record["results"].values() for row in rows)
     axes.plot([first, last], [low * first, low * last], color=colours["text"], linewidth=0.8, linestyle=":")
     axes.annotate("linear", (last, low * last), color=colours["text"], ha="right", va="top", fontsize=8)
     axes.set(xscale="log", yscale="log", xlabel="nodes of the graph", ylabel="all passes (s of processor time)")
