@@ -18,7 +18,8 @@ from staxlab.measure import bit_patterns, candidates, identities, proof
 from staxlab.measure.conditions import conditions
 from staxlab.measure.identities import DTYPES, FLOATS, Identity, Verdict, compare, decide, evaluate
 from staxlab.transform.decompose import EXPANSIONS
-from staxlab.transform.normalize import IDENTITIES
+from staxlab.transform.normalize import _OPERATOR_FORMS, IDENTITIES
+from staxlab.transform.operations import BY_NAME
 from staxlab.transform.patterns import Rule, Var, apply
 from tests.view.reading import read
 
@@ -240,6 +241,24 @@ def test_the_search_for_rewrites_finds_them():
     assert set(RULES) == {rule.name for rule in IDENTITIES} and len(RULES) == 8
     assert {"constant to the right", "spell as operator", "out of place", "fold", "merge", "remove", "mark region",
             "assume aliasing", "expand {...}"} == set(STEPS)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", sorted(_OPERATOR_FORMS - {"matmul"}))
+def test_operator_function_and_method_are_one_operation(name):
+    """What "spell as operator" takes for granted of every operation it respells."""
+    decided = 0
+    for dtype in identities.QUICK:
+        columns, complete = bit_patterns.tuples(dtype, 2, quick=True)
+        columns = [column.clamp(min=1) for column in columns] if dtype is torch.int8 else columns  # no division by 0
+        for spelling in (getattr(torch, name), getattr(torch.Tensor, name)):
+            try:
+                expected = BY_NAME[name](*columns)
+            except (RuntimeError, TypeError):
+                continue  # not defined for the dtype
+            case = identities._compared(("x", "y"), columns, complete, expected, spelling(*columns))
+            assert case.verdict is Verdict.EXACT, str(case.counterexample)
+            decided += 1
+    assert decided >= 4
 
 
 def test_only_the_sign_of_a_zero_is_given_up():
