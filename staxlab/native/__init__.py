@@ -1,6 +1,7 @@
 """The part of a call that is too short for Python (Sections 2.4 and 8.5): an extension module in C, with a fallback.
 
-``pool.c`` keeps result memory between calls, ``program.c`` runs the kernels of a region from a table, ``entry.c``
+``pool.c`` keeps result memory between calls, ``program.c`` runs the kernels of a region from a table, ``line.c`` notes
+what a compiled version expects of a call, ``ambient.c`` reads the modes around one, and ``entry.c``
 compares a call with what compiled versions expect. The extension is compiled when the package is installed; where that
 was not possible (no compiler, no headers) ``available`` is False, ``reason`` says why, and the same work is done in
 Python, a few microseconds slower. ``STAXLAB_NATIVE=0`` turns it off.
@@ -26,10 +27,10 @@ DLPACK_TYPES: dict[torch.dtype, tuple[int, int]] = {
 #: Which interface of the extension this module speaks (`native.h` has the same number).
 INTERFACE = 1
 
-# How `entry.c` calls an exported function that answers what a Python function would.
+# How `ambient.c` calls an exported function that answers what a Python function would.
 _ASK, _FLAG, _DEPTH, _SCALAR, _FLAG_OF_DEVICES, _FLAG_OF_KEY, _FLAG_OF_OBJECT, _POINTER = range(8)
 
-#: The ambient state, in the order `entry.c` numbers it: a function that reads it, what it must answer (the first four
+#: The ambient state, in the order `ambient.c` numbers it: a function that reads it, what it must answer (the first four
 #: are compared with the key instead), and which exported C++ function answers the same without going through Python.
 _READERS: tuple[tuple[Callable[[], Any], Any, int, str], ...] = (
     (torch.is_grad_enabled, None, _FLAG, "_ZN3c108GradMode10is_enabledEv"),

@@ -11,7 +11,7 @@
    no line covers (keyword arguments, containers, modes, the first call) goes to `_dispatch`, which is written
    in Python and makes new lines. */
 
-#include "native.h"
+#include "line.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -19,59 +19,9 @@
 
 enum { MOST_LINES = 8, INLINE_TENSORS = 32 };
 
-/* Zero-argument functions of PyTorch that read the ambient state, and what they must answer. */
-enum { GRAD_MODE, INFERENCE_MODE, DEFAULT_DTYPE, DETERMINISTIC, STATE_IN_KEY, /* compared with the line's own */
-       AUTOCAST = STATE_IN_KEY, FUNCTION_MODES, DISPATCH_MODES, TRANSFORMS, TRACING, READERS }; /* must be off */
-static PyObject *readers[READERS];
-static PyObject *off[READERS];            /* False, 0 or None */
+static PyObject *dispatch_name;
 
-/* These functions only wrap C++ functions of PyTorch's. The address of one, where a library exports it, saves going through
-   Python; its kind says how it is called. ASK: there is none, ask Python. */
-enum { ASK, FLAG, DEPTH, SCALAR, FLAG_OF_DEVICES, FLAG_OF_KEY, FLAG_OF_OBJECT, POINTER };
-typedef struct {
-    long kind;
-    uintptr_t function, argument;
-} Shortcut;
-static Shortcut shortcuts[READERS];
-static PyObject *forward_ad, *level_name; /* the dict of torch.autograd.forward_ad, "_current_level" */
-static PyObject *requires_grad_name, *is_neg_name, *dispatch_name;
-
-/* -- what a line expects ------------------------------------------------------------------------------------------- */
-
-typedef struct {
-    PyTypeObject *type;
-    PyObject *value;      /* an argument that is no tensor; NULL for a tensor */
-    bool requires_grad;
-    DLDevice device;
-    DLDataType dtype;
-    int32_t ndim;
-    int64_t *metadata;    /* shape, then strides */
-    size_t extent;        /* bytes from the first element to past the last; 0 if there is none */
-} Expected;
-
-/* Where a free variable lives, and what must be found there if it is no tensor (Section 2.5). */
-enum { ITEM, CELL, ATTRIBUTE, LENGTH, KEYS };
-typedef struct {
-    long how;
-    PyObject *holder, *key, *found;
-} Place;
-
-typedef struct {
-    PyObject_HEAD
-    Py_ssize_t arguments, free, tensors; /* flat tensors: lifted ones first, then those among the arguments */
-    Expected *argument, *lifted;
-    PyObject *state[STATE_IN_KEY]; /* as the readers answer, and as the shortcuts do */
-    int64_t quick_state[STATE_IN_KEY];
-    Place *lifted_place, *place;   /* of the lifted tensors; of the other free values */
-    Py_ssize_t places;
-    PyObject *replay, *gates;      /* flat list -> answers of the data gates, and the answers that lead here; or NULL */
-    PyObject *run;                 /* a Program, or a function from the flat list to the flat results */
-    PyObject *rebuild;             /* flat results -> return value; None where it is the one result itself */
-    uintptr_t *seen;               /* addresses found not to overlap */
-    Py_ssize_t calls;
-} Line;
-
-static PyTypeObject *line_type;
+/* -- comparing with what a line expects ------------------------------------------------------------------------------ */
 
 static inline bool expected_tensor(const Expected *expected, PyObject *object, DLTensor *tensor) {
     if (Py_TYPE(object) != expected->type || exchange->view(object, tensor)) return false;
@@ -137,41 +87,6 @@ static inline bool place_is_same(const Place *place) {
     PyObject *now = read_place(place);
     Py_XDECREF(now); /* compared by identity only, and `found` keeps its object alive */
     return now == place->found;
-}
-
-/* -- the ambient state --------------------------------------------------------------------------------------------- */
-
-/* The answer of a shortcut, -1 where there is none. */
-static inline int64_t shortcut(int k) {
-    const Shortcut *s = &shortcuts[k];
-    switch (s->kind) {
-    case FLAG: return ((bool (*)(void))s->function)();
-    case DEPTH: return ((int64_t (*)(void))s->function)();
-    case SCALAR: return ((int8_t (*)(void))s->function)() & 0xff;
-    case FLAG_OF_DEVICES: /* CPU, CUDA */
-        return ((bool (*)(int8_t))s->function)(0) | ((bool (*)(int8_t))s->function)(1);
-    case FLAG_OF_KEY: return ((bool (*)(uint16_t))s->function)((uint16_t)s->argument);
-    case FLAG_OF_OBJECT: return ((bool (*)(uintptr_t))s->function)(s->argument);
-    case POINTER: return *((void **(*)(void))s->function)() != NULL; /* a reference to a shared pointer */
-    default: return -1;
-    }
-}
-
-static inline bool ambient_is(const Line *line) {
-    for (int k = 0; k < READERS; k++) {
-        int64_t quick = shortcut(k);
-        if (quick >= 0) {
-            if (quick != (k < STATE_IN_KEY ? line->quick_state[k] : 0)) return false;
-            continue;
-        }
-        PyObject *answer = PyObject_CallNoArgs(readers[k]);
-        if (!answer) return false;
-        bool same = answer == (k < STATE_IN_KEY ? line->state[k] : off[k]);
-        Py_DECREF(answer);
-        if (!same) return false;
-    }
-    PyObject *level = PyDict_GetItemWithError(forward_ad, level_name);
-    return level && PyLong_Check(level) && PyLong_AsLong(level) < 0;
 }
 
 /* -- aliasing ------------------------------------------------------------------------------------------------------ */
@@ -260,7 +175,7 @@ static int try_line(Line *line, PyObject *const *args, Py_ssize_t count, Answere
         addresses[position] = (char *)tensor.data + tensor.byte_offset;
         objects[position++] = args[k];
     }
-    if (!ambient_is(line)) goto done;
+    if (!ambient_is(line->state, line->quick_state)) goto done;
     for (Py_ssize_t k = 0; k < line->places; k++)
         if (!place_is_same(&line->place[k])) goto done;
     for (; lifted < line->free; lifted++) {
@@ -442,234 +357,11 @@ PyType_Spec entry_spec = {"staxlab.native._native.Entry", sizeof(Entry), 0,
                           Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL,
                           entry_slots};
 
-/* -- making a line from a call that a version has just served ------------------------------------------------------- */
-
-static int describe(Expected *expected, PyObject *object) {
-    DLTensor tensor;
-    if (exchange->view(object, &tensor)) return -1;
-    PyObject *flag = PyObject_GetAttr(object, requires_grad_name);
-    if (!flag) return -1;
-    expected->requires_grad = flag == Py_True;
-    Py_DECREF(flag);
-    flag = PyObject_CallMethodNoArgs(object, is_neg_name);
-    if (!flag) return -1;
-    Py_DECREF(flag);
-    if (flag == Py_True) {
-        PyErr_SetString(PyExc_ValueError, "a tensor with a pending change of sign is not known by its metadata");
-        return -1;
-    }
-    expected->type = (PyTypeObject *)Py_NewRef(Py_TYPE(object));
-    expected->device = tensor.device;
-    expected->dtype = tensor.dtype;
-    expected->ndim = tensor.ndim;
-    expected->metadata = PyMem_Calloc(2 * tensor.ndim + 1, sizeof(int64_t));
-    if (!expected->metadata) return PyErr_NoMemory(), -1;
-    size_t reach = 1;
-    bool empty = false;
-    for (int k = 0; k < tensor.ndim; k++) {
-        expected->metadata[k] = tensor.shape[k];
-        expected->metadata[tensor.ndim + k] = tensor.strides[k];
-        empty |= tensor.shape[k] == 0;
-        reach += (size_t)((tensor.shape[k] - 1) * tensor.strides[k]);
-    }
-    expected->extent = empty ? 0 : reach * (size_t)((tensor.dtype.bits * tensor.dtype.lanes + 7) / 8);
-    return 0;
-}
-
-static int read_places(PyObject *sequence, Place *places, Py_ssize_t *count) {
-    for (Py_ssize_t k = 0; k < PyTuple_GET_SIZE(sequence); k++) {
-        Place *place = &places[k];
-        PyObject *holder, *key, *found;
-        if (!PyArg_ParseTuple(PyTuple_GET_ITEM(sequence, k), "lOOO", &place->how, &holder, &key, &found)) return -1;
-        if (place->how < ITEM || place->how > KEYS || (place->how == CELL && !PyCell_Check(holder))) {
-            PyErr_SetString(PyExc_ValueError, "there is no such place");
-            return -1;
-        }
-        place->holder = Py_NewRef(holder);
-        place->key = Py_NewRef(key);
-        place->found = Py_NewRef(found);
-        *count = k + 1;
-    }
-    return 0;
-}
-
-/* Line(args, flat, lifted places, other places, state, replay, gates, run, rebuild): the first of the `flat` tensors are
-   lifted ones. */
-static PyObject *line_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
-    PyObject *arguments, *flat, *lifted, *places, *state, *replay, *gates, *run, *rebuild;
-    if (!PyArg_ParseTuple(args, "O!O!O!O!O!OOOO", &PyTuple_Type, &arguments, &PyList_Type, &flat, &PyTuple_Type, &lifted,
-                          &PyTuple_Type, &places, &PyTuple_Type, &state, &replay, &gates, &run, &rebuild))
-        return NULL;
-    Py_ssize_t free = PyTuple_GET_SIZE(lifted);
-    if (!exchange || PyTuple_GET_SIZE(state) != STATE_IN_KEY || free > PyList_GET_SIZE(flat)) {
-        PyErr_SetString(PyExc_ValueError, "this is not a line");
-        return NULL;
-    }
-    Line *self = (Line *)type->tp_alloc(type, 0);
-    if (!self) return NULL;
-    self->tensors = PyList_GET_SIZE(flat);
-    self->argument = PyMem_Calloc(PyTuple_GET_SIZE(arguments) + 1, sizeof(Expected));
-    self->lifted = PyMem_Calloc(free + 1, sizeof(Expected));
-    self->seen = PyMem_Calloc(self->tensors + 1, sizeof(uintptr_t));
-    self->lifted_place = PyMem_Calloc(free + 1, sizeof(Place));
-    self->place = PyMem_Calloc(PyTuple_GET_SIZE(places) + 1, sizeof(Place));
-    if (!self->argument || !self->lifted || !self->seen || !self->lifted_place || !self->place) {
-        PyErr_NoMemory();
-        goto failed;
-    }
-    Py_ssize_t count = 0;
-    self->free = free;
-    if (read_places(places, self->place, &self->places) || read_places(lifted, self->lifted_place, &count)) goto failed;
-    Py_ssize_t position = free;
-    for (Py_ssize_t k = 0; k < PyTuple_GET_SIZE(arguments); k++) {
-        PyObject *object = PyTuple_GET_ITEM(arguments, k);
-        Expected *expected = &self->argument[k];
-        self->arguments = k + 1;
-        if (PyObject_TypeCheck(object, tensor_type)) {
-            if (position >= self->tensors || PyList_GET_ITEM(flat, position) != object) {
-                PyErr_SetString(PyExc_ValueError, "the flat tensors are not the arguments' own");
-                goto failed;
-            }
-            position++;
-            if (describe(expected, object)) goto failed;
-        } else {
-            expected->type = (PyTypeObject *)Py_NewRef(Py_TYPE(object));
-            expected->value = Py_NewRef(object);
-        }
-    }
-    if (position != self->tensors) {
-        PyErr_SetString(PyExc_ValueError, "there are more flat tensors than arguments");
-        goto failed;
-    }
-    for (Py_ssize_t k = 0; k < free; k++)
-        if (describe(&self->lifted[k], PyList_GET_ITEM(flat, k))) goto failed;
-    if (Py_TYPE(run) == program_type && program_inputs((Program *)run) != self->tensors) {
-        PyErr_SetString(PyExc_ValueError, "the program takes another number of tensors");
-        goto failed;
-    }
-    for (int k = 0; k < STATE_IN_KEY; k++) {
-        self->state[k] = Py_NewRef(PyTuple_GET_ITEM(state, k));
-        self->quick_state[k] = shortcut(k); /* the line is made during the call it describes */
-    }
-    if (replay != Py_None) {
-        self->replay = Py_NewRef(replay);
-        self->gates = Py_NewRef(gates);
-    }
-    self->run = Py_NewRef(run);
-    self->rebuild = Py_NewRef(rebuild);
-    return (PyObject *)self;
-failed:
-    Py_DECREF(self);
-    return NULL;
-}
-
-static int line_traverse(Line *self, visitproc visit, void *arg) {
-    Py_VISIT(Py_TYPE(self));
-    for (Py_ssize_t k = 0; self->argument && k < self->arguments; k++) Py_VISIT(self->argument[k].value);
-    for (int k = 0; k < STATE_IN_KEY; k++) Py_VISIT(self->state[k]);
-    for (Py_ssize_t k = 0; k < self->free && self->lifted_place; k++) {
-        Py_VISIT(self->lifted_place[k].holder);
-        Py_VISIT(self->lifted_place[k].key);
-    }
-    for (Py_ssize_t k = 0; k < self->places; k++) {
-        Py_VISIT(self->place[k].holder);
-        Py_VISIT(self->place[k].key);
-        Py_VISIT(self->place[k].found);
-    }
-    Py_VISIT(self->replay);
-    Py_VISIT(self->gates);
-    Py_VISIT(self->run);
-    Py_VISIT(self->rebuild);
-    return 0;
-}
-
-static int line_clear(Line *self) {
-    for (int k = 0; k < STATE_IN_KEY; k++) Py_CLEAR(self->state[k]);
-    for (Py_ssize_t k = 0; k < self->places; k++) {
-        Py_CLEAR(self->place[k].holder);
-        Py_CLEAR(self->place[k].key);
-        Py_CLEAR(self->place[k].found);
-    }
-    for (Py_ssize_t k = 0; k < self->free && self->lifted_place; k++) {
-        Py_CLEAR(self->lifted_place[k].holder);
-        Py_CLEAR(self->lifted_place[k].key);
-        Py_CLEAR(self->lifted_place[k].found);
-    }
-    self->places = 0;
-    Py_CLEAR(self->replay);
-    Py_CLEAR(self->gates);
-    Py_CLEAR(self->run);
-    Py_CLEAR(self->rebuild);
-    return 0;
-}
-
-static void forget(Expected *expected, Py_ssize_t count) {
-    for (Py_ssize_t k = 0; expected && k < count; k++) {
-        Py_XDECREF(expected[k].type);
-        Py_XDECREF(expected[k].value);
-        PyMem_Free(expected[k].metadata);
-    }
-    PyMem_Free(expected);
-}
-
-static void line_dealloc(Line *self) {
-    PyTypeObject *type = Py_TYPE(self);
-    PyObject_GC_UnTrack(self);
-    line_clear(self);
-    forget(self->argument, self->arguments);
-    forget(self->lifted, self->free);
-    PyMem_Free(self->seen);
-    PyMem_Free(self->lifted_place);
-    PyMem_Free(self->place);
-    type->tp_free(self);
-    Py_DECREF(type);
-}
-
-static PyMemberDef line_members[] = {
-    {"calls", T_PYSSIZET, offsetof(Line, calls), READONLY},
-    {NULL},
-};
-static PyType_Slot line_slots[] = {
-    {Py_tp_doc, "What a version expects of a call, and what to run."}, {Py_tp_new, line_new},
-    {Py_tp_traverse, line_traverse}, {Py_tp_clear, line_clear}, {Py_tp_dealloc, line_dealloc},
-    {Py_tp_members, line_members}, {0, NULL},
-};
-PyType_Spec line_spec = {"staxlab.native._native.Line", sizeof(Line), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
-                         line_slots};
-
-/* What the shortcuts answer now, None for those that do not exist: a test compares them with the Python functions. */
-PyObject *ambient_shortcuts(PyObject *module, PyObject *unused) {
-    PyObject *answers = PyTuple_New(READERS);
-    for (int k = 0; answers && k < READERS; k++) {
-        int64_t quick = shortcut(k);
-        PyTuple_SET_ITEM(answers, k, quick < 0 ? Py_NewRef(Py_None) : PyLong_FromLongLong(quick));
-    }
-    return answers;
-}
-
-/* connect_entry(Line, ((reader, answer when off, kind of shortcut, its address, its argument), ...), forward_ad's dict). */
-PyObject *connect_entry(PyObject *module, PyObject *args) {
-    PyObject *type, *table, *level;
-    if (!PyArg_ParseTuple(args, "OO!O!", &type, &PyTuple_Type, &table, &PyDict_Type, &level)) return NULL;
-    if (PyTuple_GET_SIZE(table) != READERS) {
-        PyErr_Format(PyExc_ValueError, "%d readers of the ambient state expected", (int)READERS);
-        return NULL;
-    }
-    for (int k = 0; k < READERS; k++) {
-        PyObject *reader, *answer;
-        long kind;
-        unsigned long long function, argument;
-        if (!PyArg_ParseTuple(PyTuple_GET_ITEM(table, k), "OOlKK", &reader, &answer, &kind, &function, &argument))
-            return NULL;
-        Py_XSETREF(readers[k], Py_NewRef(reader));
-        Py_XSETREF(off[k], Py_NewRef(answer));
-        shortcuts[k] = (Shortcut){function ? kind : ASK, (uintptr_t)function, (uintptr_t)argument};
-    }
+/* connect_entry(Line, table of ambient readers, forward_ad's dict): called once, by `connect`. */
+int connect_entry(PyObject *type, PyObject *table, PyObject *level) {
     line_type = (PyTypeObject *)type;
-    Py_XSETREF(forward_ad, Py_NewRef(level));
-    level_name = PyUnicode_InternFromString("_current_level");
     requires_grad_name = PyUnicode_InternFromString("requires_grad");
     is_neg_name = PyUnicode_InternFromString("is_neg");
     dispatch_name = PyUnicode_InternFromString("_dispatch");
-    Py_RETURN_NONE;
+    return requires_grad_name && is_neg_name && dispatch_name ? connect_ambient(table, level) : -1;
 }

@@ -19,15 +19,11 @@ static PyObject *connect(PyObject *module, PyObject *args) {
         PyErr_SetString(PyExc_RuntimeError, "this PyTorch's DLPack exchange API is of another version");
         return NULL;
     }
-    PyObject *line = PyObject_GetAttrString(module, "Line");
-    PyObject *rest = line ? Py_BuildValue("(OOO)", line, table, level) : NULL;
-    PyObject *done = rest ? connect_entry(module, rest) : NULL;
-    Py_XDECREF(line);
-    Py_XDECREF(rest);
-    if (!done) return NULL;
+    PyObject *line = PyObject_GetAttrString(module, "Line"); /* lives as long as the module */
+    if (!line || connect_entry(line, table, level)) return NULL;
     tensor_type = (PyTypeObject *)Py_NewRef(tensor);
     exchange = found;
-    return done;
+    Py_RETURN_NONE;
 }
 
 static PyMethodDef functions[] = {

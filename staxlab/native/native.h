@@ -84,7 +84,16 @@ Py_ssize_t program_inputs(const Program *program), program_outputs(const Program
 PyObject *program_run(Program *program, void **addresses, PyObject *const *objects, bool as_tuple);
 
 extern PyType_Spec program_spec, line_spec, entry_spec;
-PyObject *connect_entry(PyObject *module, PyObject *args);
+
+/* -- calls --------------------------------------------------------------------------------------------------------- */
+
+enum { STATE_IN_KEY = 4 }; /* gradient mode, inference mode, default dtype, deterministic algorithms */
+
+/* Whether the ambient state is the one a line was made under, and nothing around the call wants to see every operation. */
+bool ambient_is(PyObject *const *state, const int64_t *quick_state);
+void ambient_quick(int64_t *quick_state);
 PyObject *ambient_shortcuts(PyObject *module, PyObject *unused);
+int connect_ambient(PyObject *table, PyObject *level);
+int connect_entry(PyObject *line_type, PyObject *table, PyObject *level);
 
 #endif

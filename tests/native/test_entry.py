@@ -516,7 +516,7 @@ def test_without_the_extension_everything_is_the_same_only_slower():
 
 
 def test_the_ambient_state_has_no_field_the_entry_does_not_look_at():
-    """Whoever adds a field to the ambient state must add it to `entry.c` as well."""
+    """Whoever adds a field to the ambient state must add it to `native/ambient.c` as well."""
     assert read_ambient()._fields == (
         "grad_mode", "inference_mode", "autocast", "default_dtype", "deterministic", "default_device",
     )  # fmt: skip
