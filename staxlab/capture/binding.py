@@ -5,15 +5,16 @@ from __future__ import annotations
 import collections
 import enum
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import torch
 
 from ..errors import CaptureError
 from ..specialize.free_variables import Place
-from ..specialize.structure import is_dataclass_instance, is_named_tuple, rebuild_container
-from .record import Constant, Flat, Nest
+from ..specialize.structure import children, is_dataclass_instance, is_named_tuple, rebuild_container
+from .record import Argument, Constant, Flat, Nest
 
 _CONSTANTS = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device, torch.Size, torch.layout,
               torch.memory_format, type(Ellipsis), range, slice, enum.Enum, type, types.FunctionType,
@@ -33,14 +34,40 @@ def compile_bind(
     return scope["bind"]
 
 
+def argument_containers(args: tuple, kwargs: dict[str, Any]) -> dict[int, Callable[[tuple, dict], Any]]:
+    """The containers among the arguments, by id, each with a function that finds its like in another call."""
+    found: dict[int, Callable[[tuple, dict], Any]] = {}
+
+    def walk(value: Any, read: Callable[[tuple, dict], Any]) -> None:
+        parts = children(value)
+        if parts is None or id(value) in found:
+            return
+        found[id(value)] = read
+        for kind, key, part in parts:
+            if kind == "attribute":
+                walk(part, lambda args, kwargs, key=key: getattr(read(args, kwargs), key))
+            else:
+                walk(part, lambda args, kwargs, key=key: read(args, kwargs)[key])
+
+    for position, value in enumerate(args):
+        walk(value, lambda args, kwargs, position=position: args[position])
+    for name, value in kwargs.items():
+        walk(value, lambda args, kwargs, name=name: kwargs[name])
+    return found
+
+
 def output_specification(
-    result: Any, place: Callable[[torch.Tensor], int], known: set[int], formatted: bool
-) -> Flat | Nest | Constant:
+    result: Any,
+    place: Callable[[torch.Tensor], int],
+    known: set[int],
+    formatted: bool,
+    containers: Mapping[int, Callable[[tuple, dict], Any]] = MappingProxyType({}),
+) -> Flat | Nest | Constant | Argument:
     """How to rebuild ``result`` from flat tensors; ``place`` gives a tensor its position among them.
 
-    ``known`` are the ids of objects the caller passed in, which may be returned as they are. ``formatted``: some
-    tensor was turned into text, so text in the result may depend on data and is refused. CaptureError for what cannot
-    be rebuilt.
+    ``known`` are the ids of objects the caller passed in, which may be returned as they are, ``containers`` those of
+    :func:`argument_containers`. ``formatted``: some tensor was turned into text, so text in the result may depend on
+    data and is refused. CaptureError for what cannot be rebuilt.
     """
 
     def describe(value: Any) -> Any:
@@ -58,13 +85,13 @@ def output_specification(
             )
         if isinstance(value, _CONSTANTS) or id(value) in known:
             return Constant(value)
+        if id(value) in containers:
+            return Argument(containers[id(value)])
         exact = type(value) in (tuple, list, dict, collections.OrderedDict, collections.defaultdict)
         if exact or is_named_tuple(value) or is_dataclass_instance(value) or _is_struct_sequence(value):
             if isinstance(value, dict):
                 parts = list(value.values())
             elif is_dataclass_instance(value):
-                from ..specialize.structure import children
-
                 parts = [part for _, _, part in children(value) or []]
             else:
                 parts = list(value)

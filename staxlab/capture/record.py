@@ -9,7 +9,7 @@ every call.
 from __future__ import annotations
 
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -74,23 +74,35 @@ class Constant:
     value: Any
 
 
-def compile_rebuild(spec: Any) -> Callable[[Sequence[Any]], Any]:
-    """A function that builds the user's return value from flat results; the common cases do almost nothing."""
+@dataclass(frozen=True)
+class Argument:
+    """In an output specification: a container the caller passed in, returned as it is; ``read(args, kwargs)`` finds
+    it."""
+
+    read: Callable[[tuple, dict], Any]
+
+
+def compile_rebuild(spec: Any) -> Callable[..., Any]:
+    """``rebuild(flat results, (args, kwargs))`` -> the user's return value; the common cases do almost nothing. The
+    call itself is needed only where the specification has an :class:`Argument`."""
     if isinstance(spec, Flat):
         index = spec.index
-        return lambda flat: flat[index]
+        return lambda flat, call=None: flat[index]
     if isinstance(spec, Constant):
         value = spec.value
-        return lambda flat: value
+        return lambda flat, call=None: value
+    if isinstance(spec, Argument):
+        read = spec.read
+        return lambda flat, call: read(*call)
     if isinstance(spec, Nest):
         if type(spec.like) is tuple and all(isinstance(part, Flat) for part in spec.parts):
             indices = tuple(part.index for part in spec.parts)
             if indices == tuple(range(len(indices))):
                 count = len(indices)
-                return lambda flat: tuple(flat) if len(flat) == count else tuple(flat[:count])
-            return lambda flat: tuple(flat[i] for i in indices)
+                return lambda flat, call=None: tuple(flat) if len(flat) == count else tuple(flat[:count])
+            return lambda flat, call=None: tuple(flat[i] for i in indices)
         like, makers = spec.like, tuple(compile_rebuild(part) for part in spec.parts)
-        return lambda flat: rebuild_container(like, [make(flat) for make in makers])
+        return lambda flat, call=None: rebuild_container(like, [make(flat, call) for make in makers])
     raise TypeError(f"unknown output specification {spec!r}")
 
 
@@ -135,7 +147,7 @@ class Capture:
 
     def __post_init__(self) -> None:
         #: Builds the function's return value from flat results (in the order of the output node).
-        self.rebuild: Callable[[Sequence[Any]], Any] = compile_rebuild(self.output_spec)
+        self.rebuild: Callable[..., Any] = compile_rebuild(self.output_spec)
 
         only = self.output_spec == Flat(0)
         #: The same, or None where the one flat result is itself the return value.
@@ -181,7 +193,7 @@ class Capture:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the captured graph on new arguments, which must have an equal key: no guard is checked here."""
-        return self.rebuild(self.flat_results(self.module(*self.bind(args, kwargs))))
+        return self.rebuild(self.flat_results(self.module(*self.bind(args, kwargs))), (args, kwargs))
 
     def rewind(self) -> None:
         """Put random number generators back to where they were when the function was called. For later stages that run

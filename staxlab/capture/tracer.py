@@ -36,7 +36,7 @@ from ..specialize.signature import aliasing
 from ..specialize.structure import Parameters, argument_leaves, children, rebuild_container
 from . import classify
 from .autograd import APPLY, Books, Family, check_transforms, written
-from .binding import compile_bind, output_specification
+from .binding import argument_containers, compile_bind, output_specification
 from .gates import KINDS, DataGate, replay_graph
 from .graph import Graph, Node, TensorMeta, describe_value, target_name
 from .isolation import RESEEDING, CallFacts, RandomState, Watcher
@@ -318,7 +318,8 @@ class Tracer(TorchFunctionMode):
         formatted = any("text" in effect.what for effect in self.effects)
         given = [leaf.value for leaf in argument_leaves(self.args, self.kwargs, str)]
         known = {id(value) for value in (self.fn, getattr(self.fn, "__self__", None), *given)}
-        spec = output_specification(result, position, known, formatted)
+        containers = argument_containers(self.args, self.kwargs) if self.execute else {}
+        spec = output_specification(result, position, known, formatted, containers)
         self.graph.set_output(next(iter(flat)) if isinstance(result, torch.Tensor) else tuple(flat))
         placeholders = self.graph.placeholders
         for first, second, _ in aliasing(self.samples):  # part of the key, so it holds at every call

@@ -280,7 +280,7 @@ class Dispatcher(Entry):
             self.last_level = EAGER
             return self.fn(*args, **kwargs)
         version.served_before += 1
-        return version.region.capture.rebuild(version.region.call(flat))
+        return version.region.capture.rebuild(version.region.call(flat), (args, kwargs))
 
     def specialize(self, *args: Any, **kwargs: Any) -> Version:
         """The version for these arguments, compiled if need be, without running it.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import linecache
 import subprocess
 import sys
@@ -417,3 +418,22 @@ def test_record_prints_everything_it_depends_on():
 
     text = str(trace(f, (X,)))
     assert "capture of 'f'" in text and "bool(%gt) == True" in text and "%x.shape == torch.Size([4, 8])" in text
+
+
+def test_a_container_that_is_returned_is_the_callers_own():
+    import staxlab
+
+    @dataclasses.dataclass
+    class Batch:
+        x: torch.Tensor
+        rest: list
+
+    compiled = staxlab.compile(lambda batch, extra: (batch, extra["a"], batch.rest, [extra["a"]], batch.x + 1))
+    for _ in range(3):
+        batch, extra = Batch(torch.ones(2), [torch.zeros(1), 3]), {"a": [torch.ones(3)]}
+        same, inner, rest, fresh, y = compiled(batch, extra)
+        assert same is batch and inner is extra["a"] and rest is batch.rest
+        assert fresh is not extra["a"] and fresh[0] is extra["a"] and torch.equal(y, batch.x + 1)
+    identity = staxlab.compile(lambda x: x)
+    for value in ([torch.ones(2)], {"k": torch.ones(1)}, torch.ones(3)):
+        assert identity(value) is value and identity(value) is value

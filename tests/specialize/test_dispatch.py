@@ -451,7 +451,7 @@ def test_region_protocol_needs_no_tracer():
     class Capture:
         replay = None
         bind = staticmethod(lambda args, kwargs: list(args))
-        rebuild = staticmethod(lambda flat: flat[0])
+        rebuild = staticmethod(lambda flat, call=None: flat[0])
 
     class Region:
         capture = Capture()
