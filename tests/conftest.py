@@ -1,7 +1,8 @@
-"""What every test shares: a cache directory of its own, fixed seeds, and the three markers.
+"""What every test shares: a cache directory of its own, fixed seeds, and the four markers.
 
-``slow`` tests run only with ``--slow`` (``make test`` gives it), ``gpu`` tests only where CUDA is, ``browser`` tests
-only where a Chromium is. What is left out is named in pytest's summary, never dropped silently.
+``slow`` tests run only with ``--slow`` (``make test`` gives it), ``nightly`` tests only with ``--nightly``, ``gpu``
+tests only where CUDA is, ``browser`` tests only where a Chromium is. What is left out is named in pytest's summary,
+never dropped silently.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ _CACHE_VARIABLE = "STAXLAB_CACHE_DIR"
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--slow", action="store_true", help="also run the tests marked slow")
+    parser.addoption("--nightly", action="store_true", help="also run the tests marked nightly, which take minutes")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -55,6 +57,7 @@ def find_chromium() -> str | None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     skip_slow = None if config.getoption("--slow") else pytest.mark.skip(reason="slow: give --slow, or run make test")
+    skip_nightly = None if config.getoption("--nightly") else pytest.mark.skip(reason="nightly: give --nightly")
     skip_browser = None if find_chromium() else pytest.mark.skip(reason="no Chromium here (STAXLAB_CHROMIUM names one)")
     skip_gpu = None
     if any(item.get_closest_marker("gpu") for item in items):
@@ -63,7 +66,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if not torch.cuda.is_available():
             skip_gpu = pytest.mark.skip(reason="no CUDA device here")
     for item in items:
-        for marker, skip in (("slow", skip_slow), ("browser", skip_browser), ("gpu", skip_gpu)):
+        skips = (("slow", skip_slow), ("nightly", skip_nightly), ("browser", skip_browser), ("gpu", skip_gpu))
+        for marker, skip in skips:
             if skip is not None and item.get_closest_marker(marker):
                 item.add_marker(skip)
 

@@ -208,7 +208,9 @@ def spell(func: Callable, args: tuple, kwargs: dict, frame: Frame) -> tuple[str,
         return "call_function", func, args, drop_defaults(func, kwargs)
     kwargs = drop_defaults(func, kwargs)
     if not kwargs and len(args) == 2:
-        if name in REFLECTED:
+        # Between tensors x.__rdiv__(y) is y * (1 / x), which rounds twice; y / x is called otherwise and rounds once.
+        rounds_twice = REFLECTED.get(name) is operator.truediv and isinstance(args[1], torch.Tensor)
+        if name in REFLECTED and not rounds_twice:
             return "call_function", REFLECTED[name], (args[1], args[0]), {}
         if name == "__getitem__":
             return "call_function", operator.getitem, args, {}

@@ -11,11 +11,13 @@ hold for floating-point numbers, with their signed zeros, infinities and NaN:
     (x + a) + b -> x + (a + b)                   rounding differs: not a rule here
 
 The value is not all. ``x + 0.0`` is a float tensor where ``x`` may hold integers; ``x + zeros(4, 1)`` may have another
-shape; and a result that is returned must not turn into the caller's own input. Where metadata is missing nothing is
-rewritten.
+shape; ``x + 0`` is dense in memory where ``x`` may have gaps, and can be viewed where ``x`` cannot; and a result that
+is returned must not turn into the caller's own input. Where metadata is missing nothing is rewritten.
 """
 
 from __future__ import annotations
+
+import math
 
 import torch
 
@@ -23,7 +25,7 @@ from ..capture.graph import Graph, Node, TensorMeta
 from ..provenance import Origins
 from .effects import Effects, takes_element
 from .operations import BY_NAME, COMMUTATIVE, OPERATORS, UNARY, is_in_place, is_number, operation
-from .patterns import Rule, Var, apply, same_metadata
+from .patterns import Rule, Var, apply, contiguous_stride, same_metadata, same_strides
 from .rewrite import Applied, describe
 
 x = Var("x")
@@ -113,6 +115,8 @@ def _remove_in_place(graph: Graph) -> list[Applied]:
             continue
         if not same_metadata(node, target) or not _keeps_dtype(node, target) or node.val.requires_grad:
             continue
+        if not _keeps_strides(node, target):
+            continue
         before = node.format()
         if node.kwargs.get("inplace") is True:
             node.kwargs = {key: value for key, value in node.kwargs.items() if key != "inplace"}
@@ -153,12 +157,15 @@ def _is_private(target: Node, writer: Node) -> bool:
 
 
 _SIMPLE_BINARY = frozenset({"add", "sub", "mul"})
+_GIVES_BOOL = frozenset({"logical_not", "isnan", "isinf", "isfinite"})
 
 
 def _keeps_dtype(node: Node, target: Node) -> bool:
     """Whether the ordinary form gives the dtype and the shape that the in-place form kept."""
     name = (operation(node) or "").removesuffix("_")
     dtype = target.val.dtype
+    if name in _GIVES_BOOL:
+        return dtype == torch.bool
     if name in UNARY and len(node.inputs) == 1:
         return dtype.is_floating_point or name in ("relu", "abs", "neg")
     if name not in _SIMPLE_BINARY or len(node.args) != 2 or node.kwargs:
@@ -172,6 +179,18 @@ def _keeps_dtype(node: Node, target: Node) -> bool:
     return dtype.is_floating_point or (isinstance(other, int) and not isinstance(other, bool) and dtype != torch.bool)
 
 
+def _keeps_strides(node: Node, target: Node) -> bool:
+    """Whether the ordinary form lays its result out as the written tensor is. It does where every axis has more than
+    one element and there are no gaps: then the target's strides order the axes. An axis of one element may have any
+    stride, which a new tensor does not take over; there all must be contiguous."""
+    value = target.val
+    if all(extent > 1 for extent in value.shape):
+        axes = sorted(zip(value.stride, value.shape, strict=True))
+        return all(stride == math.prod(extent for _, extent in axes[:place]) for place, (stride, _) in enumerate(axes))
+    others = [part.val for part in node.inputs]
+    return all(other.shape == value.shape and other.stride == contiguous_stride(value.shape) for other in others)
+
+
 def _remove_identities(graph: Graph) -> list[Applied]:
     applied: list[Applied] = []
     effects: Effects | None = None
@@ -183,7 +202,10 @@ def _remove_identities(graph: Graph) -> list[Applied]:
                 continue
             effects = effects or Effects(graph)
             other = bindings["x"] if isinstance(rule.replace, Var) else node.args[0]
-            if not same_metadata(node, other) or not effects.may_replace(node, other):
+            if not same_metadata(node, other) or not same_strides(node, other):
+                continue
+            # In -(-x) the value between, too, must be what was computed: a write may have come in the meantime.
+            if not effects.may_replace(node, other) or any(map(effects.is_written, node.inputs)):
                 continue
             before = describe([node])
             if other not in own:

@@ -20,7 +20,7 @@ from typing import Any
 from ..capture.graph import Graph, Node, TensorMeta
 from ..errors import TransformError
 from .effects import Effects
-from .patterns import Apply, Bindings, Expr, Rule, Var, build, same_metadata
+from .patterns import Apply, Bindings, Expr, Rule, Var, build, same_metadata, same_strides
 from .rewrite import Applied, Pass, describe
 
 
@@ -79,7 +79,9 @@ def _replace(
     origins = frozenset().union(*(part.origins for part in covered))
     if isinstance(replacement, Var):
         other, created = bindings[replacement.name], []
-        if not same_metadata(node, other) or not effects.may_replace(node, other):
+        if not same_metadata(node, other) or not same_strides(node, other):
+            return None
+        if not effects.may_replace(node, other):
             return None
     elif isinstance(replacement, Apply):
         if any(user not in covered for part in covered[1:] for user in part.users):

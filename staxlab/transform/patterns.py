@@ -266,5 +266,11 @@ def same_metadata(a: Node, b: Any) -> bool:
     return (a.val.dtype, a.val.shape, a.val.device) == (b.val.dtype, b.val.shape, b.val.device)
 
 
+def same_strides(a: Node, b: Node) -> bool:
+    """Whether two values also lie in memory in one order. ``x - 0`` is dense where ``x`` may be expanded or have gaps:
+    then ``(x - 0).view(-1)`` works and ``x.view(-1)`` does not, and a sum over ``x`` would add in another order."""
+    return a.val.stride == b.val.stride
+
+
 def is_finite_number(value: Any) -> bool:
     return is_number(value) and (not isinstance(value, float) or math.isfinite(value))
