@@ -25,6 +25,16 @@ _HIDDEN_WRITES = {
 }
 
 
+# Operators whose third argument asks for singular or eigenvectors as well, and functions that need none. Those leave
+# them out in eager execution, but not when a dispatch mode looks on: then they ask for what a derivative would need.
+# The values alone come from another routine, which rounds differently.
+VECTORS_TOO = frozenset({torch.ops.aten._linalg_svd.default, torch.ops.aten._linalg_eigh.default})
+SPECTRA = frozenset(
+    "svdvals linalg_svdvals eigvalsh linalg_eigvalsh cond linalg_cond matrix_rank linalg_matrix_rank norm linalg_norm "
+    "matrix_norm linalg_matrix_norm nuclear_norm".split()
+)
+
+
 @lru_cache(maxsize=4096)
 def is_random(func: Any) -> bool:
     """Whether an operator draws from a random number generator."""

@@ -32,6 +32,8 @@ from ..capture.values import call_with_autocast
 from ..options import Options
 from ..provenance import NO_ORIGINS, Origins, SourceLocation
 from .basis import (
+    SPECTRA,
+    VECTORS_TOO,
     complete_arguments,
     decomposition_of,
     has_effect,
@@ -224,6 +226,9 @@ class Recorder(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict[str, Any] | None = None) -> Any:
         kwargs = kwargs or {}
+        if func in VECTORS_TOO and self.captured is not None:
+            if self.captured.target_name().rpartition(".")[2] in SPECTRA:
+                args = (*complete_arguments(func, args, kwargs)[0][:2], False)
         written = written_arguments(func, args, kwargs)
         if written:
             try:
@@ -430,7 +435,11 @@ class Recorder(TorchDispatchMode):
             while f"constant{count}" in self.constants or f"constant{count}" in self.module.constants:
                 count += 1
             name = f"constant{count}"
-        self.constants[name] = tensor
+        if literal:  # kept as another object: the program may go on to reshape its own in place (x.t_())
+            with torch._C._DisableTorchDispatch():
+                self.constants[name] = tensor.detach()
+        else:
+            self.constants[name] = tensor
         node = self._create("get_attr", name, (), {}, describe_value(tensor), name=name)
         if id(tensor) not in self.trusted:
             self.log.obstacles.append((node, "unknown-tensor", "a tensor that no recorded operator made"))

@@ -62,6 +62,11 @@ def check(program: programs.Program, backend: str, counts: collections.Counter |
                     actual = observe(again, program.arguments(call), seed=call, signed_zero=False)
                     found = difference(actual, expected, backend == "eager")
                     counts["zero's sign"] += int(found is None)
+                if found is not None and any(name.startswith("decomposed") for name in rules_applied(compiled)):
+                    # Values may round differently; the operator samples hold each rule to a bound.
+                    kept = ("structure", "geometry", "identity", "storage", "drawn")
+                    found = difference(actual, {key: expected[key] for key in kept})
+                    counts["taken apart and rounded elsewhere"] += int(found is None)
                 if found is not None:
                     return f"call {call}: {found}"
         for version in compiled.versions:
