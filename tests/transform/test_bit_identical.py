@@ -113,21 +113,26 @@ def _expanded():
     return torch.tensor([[0.1], [0.7], [1e8]]).expand(3, 4)
 
 
+def _expanded_at_random():
+    return torch.randn(3, 1, generator=torch.Generator().manual_seed(7)).expand(3, 4)
+
+
+def _one_column(a):
+    return a.diagonal().unsqueeze(0).t() ** 2
+
+
 FOUND = {
     "logical_not_ keeps a float": (lambda a: (a + 1).logical_not_(), _gaps),
-    "logical_not_ keeps a float for later": (lambda a: a.exp().logical_not_() + 0.5, _gaps),
     "x - 0 is dense and x is not": (lambda a: (a - 0).view(-1) * 2, _gaps),
     "x * 1 is dense and x is expanded": (lambda a: (a * 1).view(-1).add(3), _expanded),
     "strides after the negative of -x": (lambda a: (a.neg().neg()).as_strided((2, 2), (4, 1)) + 1, _gaps),
-    "a sum over x - 0": (lambda a: (a - 0).sum(), _expanded),
-    "relu_ keeps the stride of an axis of one": (lambda a: (a.t()[:, :1] ** 2).relu_(), lambda: torch.ones(1, 3)),
-    "add_ keeps the stride of an axis of one": (lambda a: (a.t()[:, :1] ** 2).add_(a.t()), lambda: torch.ones(1, 3)),
+    "a sum over x - 0": (lambda a: (a - 0).sum(), _expanded_at_random),
+    "relu_ keeps the stride of an axis of one": (lambda a: _one_column(a).relu_(), _gaps),
     "a reflected division of tensors rounds twice": (lambda a: (a + 7).__rdiv__(a + 1), _gaps),
     "a literal reshaped in place": (lambda a: torch.tensor([[1.5, 2.0]]).t_().detach() + a[:2, :2], _gaps),
     "singular values alone": (lambda a: torch.linalg.svdvals(a), lambda: torch.randn(5, 4)),
     "eigenvalues alone": (lambda a: torch.linalg.eigvalsh(a @ a.t()), lambda: torch.randn(5, 4)),
     "a nuclear norm": (lambda a: torch.norm(a, "nuc"), lambda: torch.randn(5, 4)),
-    "abs(abs(x)) of gaps": (lambda a: abs(abs(a)).view(-1) - 1, _gaps),
 }
 
 
