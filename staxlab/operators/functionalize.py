@@ -318,7 +318,8 @@ class Functionalizer:
         if entry.chain:
             entry.chain = seen.chain
         else:
-            entry.memory = Memory(tuple(target.stride()), seen.node.name)
+            literal = entry.memory.literal and was_itself  # still the graph's own, which the caller must not get
+            entry.memory = Memory(tuple(target.stride()), seen.node.name, literal=literal)
             entry.version = 0
             if not was_itself:
                 self.replace(entry.memory, value)

@@ -157,6 +157,19 @@ def test_what_random_programs_found(name, backend):
         assert difference(observe(compiled, [argument]), observe(function, [argument])) is None
 
 
+@pytest.mark.parametrize("backend", [*BACKENDS, "stax"])
+def test_a_literal_reshaped_in_place_is_no_memory_of_the_callers(backend):
+    functions = (
+        lambda a: torch.tensor(0.5).t_(),
+        lambda a: torch.tensor([0.5]).unsqueeze_(0),
+        lambda a: torch.tensor([[0.5, 1.0]]).t_().squeeze_(),
+    )
+    for function in functions:
+        compiled = staxlab.compile(function, backend=backend)
+        compiled(torch.ones(2)).fill_(7)
+        assert compiled(torch.ones(2)).tolist() == function(torch.ones(2)).tolist()
+
+
 # -- composite operators -----------------------------------------------------------------------------------------------
 
 COMPOSITES = {
