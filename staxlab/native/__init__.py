@@ -25,7 +25,7 @@ DLPACK_TYPES: dict[torch.dtype, tuple[int, int]] = {
 }  # fmt: skip
 
 #: Which interface of the extension this module speaks (`native.h` has the same number).
-INTERFACE = 1
+INTERFACE = 2
 
 # How `ambient.c` calls an exported function that answers what a Python function would.
 _ASK, _FLAG, _DEPTH, _SCALAR, _FLAG_OF_DEVICES, _FLAG_OF_KEY, _FLAG_OF_OBJECT, _POINTER = range(8)

@@ -100,6 +100,7 @@ static int by_start(const void *a, const void *b) {
 
 static inline const Expected *expectation(const Line *line, Py_ssize_t tensor) {
     if (tensor < line->free) return &line->lifted[tensor];
+    if (tensor >= line->tensors) return &line->watch[tensor - line->tensors];
     Py_ssize_t wanted = tensor - line->free;
     for (Py_ssize_t k = 0; k < line->arguments; k++)
         if (!line->argument[k].value && wanted-- == 0) return &line->argument[k];
@@ -109,11 +110,12 @@ static inline const Expected *expectation(const Line *line, Py_ssize_t tensor) {
 /* Whether no two tensors share memory: lines are made only for calls where none do. O(n log n), O(n) if all addresses
    are those of the last call that was found right. */
 static bool nothing_shared(Line *line, void **addresses) {
-    if (line->tensors < 2 || !memcmp(line->seen, addresses, sizeof(void *) * line->tensors)) return true;
-    Span inside[INLINE_TENSORS], *spans = line->tensors <= INLINE_TENSORS ? inside : malloc(sizeof(Span) * line->tensors);
+    Py_ssize_t total = line->tensors + line->watched;
+    if (total < 2 || !memcmp(line->seen, addresses, sizeof(void *) * total)) return true;
+    Span inside[INLINE_TENSORS], *spans = total <= INLINE_TENSORS ? inside : malloc(sizeof(Span) * total);
     if (!spans) return false;
     Py_ssize_t count = 0;
-    for (Py_ssize_t k = 0; k < line->tensors; k++) {
+    for (Py_ssize_t k = 0; k < total; k++) {
         size_t extent = expectation(line, k)->extent;
         uintptr_t start = (uintptr_t)addresses[k];
         if (extent && start) spans[count++] = (Span){start, start + extent};
@@ -126,7 +128,7 @@ static bool nothing_shared(Line *line, void **addresses) {
         for (Py_ssize_t k = 1; k < count && !shared; k++) shared = spans[k].start < spans[k - 1].end;
     }
     if (spans != inside) free(spans);
-    if (!shared) memcpy(line->seen, addresses, sizeof(void *) * line->tensors);
+    if (!shared) memcpy(line->seen, addresses, sizeof(void *) * total);
     return !shared;
 }
 
@@ -158,8 +160,8 @@ static int try_line(Line *line, PyObject *const *args, Py_ssize_t count, Answere
     if (count != line->arguments) return 0;
     void *inside_addresses[INLINE_TENSORS];
     PyObject *inside_objects[INLINE_TENSORS];
-    bool many = line->tensors > INLINE_TENSORS;
-    void **addresses = many ? malloc(sizeof(void *) * line->tensors) : inside_addresses;
+    bool many = line->tensors + line->watched > INLINE_TENSORS;
+    void **addresses = many ? malloc(sizeof(void *) * (line->tensors + line->watched)) : inside_addresses;
     PyObject **objects = many ? malloc(sizeof(PyObject *) * line->tensors) : inside_objects;
     Py_ssize_t position = line->free, lifted = 0;
     int outcome = 0;
@@ -186,6 +188,13 @@ static int try_line(Line *line, PyObject *const *args, Py_ssize_t count, Answere
             goto done;
         }
         addresses[lifted] = (char *)tensor.data + tensor.byte_offset;
+    }
+    for (Py_ssize_t k = 0; k < line->watched; k++) {
+        PyObject *object = read_place(&line->watched_place[k]);
+        bool same = object && expected_tensor(&line->watch[k], object, &tensor);
+        Py_XDECREF(object);
+        if (!same) goto done;
+        addresses[line->tensors + k] = (char *)tensor.data + tensor.byte_offset;
     }
     if (!nothing_shared(line, addresses)) goto done;
     if (line->replay && !gates_agree(line, objects, answered)) goto done;

@@ -58,15 +58,18 @@ static int read_places(PyObject *sequence, Place *places, Py_ssize_t *count) {
     return 0;
 }
 
-/* Line(args, flat, lifted places, other places, state, replay, gates, run, rebuild): the first of the `flat` tensors are
-   lifted ones. */
+/* Line(args, flat, lifted places, other places, watched places, watched tensors, state, replay, gates, run, rebuild): the
+   first of the `flat` tensors are lifted ones. */
 static PyObject *line_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
-    PyObject *arguments, *flat, *lifted, *places, *state, *replay, *gates, *run, *rebuild;
-    if (!PyArg_ParseTuple(args, "O!O!O!O!O!OOOO", &PyTuple_Type, &arguments, &PyList_Type, &flat, &PyTuple_Type, &lifted,
-                          &PyTuple_Type, &places, &PyTuple_Type, &state, &replay, &gates, &run, &rebuild))
+    PyObject *arguments, *flat, *lifted, *places, *watch, *watch_now, *state, *replay, *gates, *run, *rebuild;
+    if (!PyArg_ParseTuple(args, "O!O!O!O!O!O!O!OOOO", &PyTuple_Type, &arguments, &PyList_Type, &flat, &PyTuple_Type,
+                          &lifted, &PyTuple_Type, &places, &PyTuple_Type, &watch, &PyTuple_Type, &watch_now, &PyTuple_Type,
+                          &state, &replay, &gates, &run, &rebuild))
         return NULL;
     Py_ssize_t free = PyTuple_GET_SIZE(lifted);
-    if (!exchange || PyTuple_GET_SIZE(state) != STATE_IN_KEY || free > PyList_GET_SIZE(flat)) {
+    Py_ssize_t watched = PyTuple_GET_SIZE(watch);
+    if (!exchange || PyTuple_GET_SIZE(state) != STATE_IN_KEY || free > PyList_GET_SIZE(flat) ||
+        PyTuple_GET_SIZE(watch_now) != watched) {
         PyErr_SetString(PyExc_ValueError, "this is not a line");
         return NULL;
     }
@@ -75,16 +78,24 @@ static PyObject *line_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) 
     self->tensors = PyList_GET_SIZE(flat);
     self->argument = PyMem_Calloc(PyTuple_GET_SIZE(arguments) + 1, sizeof(Expected));
     self->lifted = PyMem_Calloc(free + 1, sizeof(Expected));
-    self->seen = PyMem_Calloc(self->tensors + 1, sizeof(uintptr_t));
+    self->seen = PyMem_Calloc(self->tensors + watched + 1, sizeof(uintptr_t));
+    self->watch = PyMem_Calloc(watched + 1, sizeof(Expected));
+    self->watched_place = PyMem_Calloc(watched + 1, sizeof(Place));
     self->lifted_place = PyMem_Calloc(free + 1, sizeof(Place));
     self->place = PyMem_Calloc(PyTuple_GET_SIZE(places) + 1, sizeof(Place));
-    if (!self->argument || !self->lifted || !self->seen || !self->lifted_place || !self->place) {
+    if (!self->argument || !self->lifted || !self->seen || !self->lifted_place || !self->place ||
+        !self->watch || !self->watched_place) {
         PyErr_NoMemory();
         goto failed;
     }
     Py_ssize_t count = 0;
     self->free = free;
-    if (read_places(places, self->place, &self->places) || read_places(lifted, self->lifted_place, &count)) goto failed;
+    self->watched = watched;
+    if (read_places(places, self->place, &self->places) || read_places(lifted, self->lifted_place, &count) ||
+        read_places(watch, self->watched_place, &count))
+        goto failed;
+    for (Py_ssize_t k = 0; k < watched; k++)
+        if (describe(&self->watch[k], PyTuple_GET_ITEM(watch_now, k))) goto failed;
     Py_ssize_t position = free;
     for (Py_ssize_t k = 0; k < PyTuple_GET_SIZE(arguments); k++) {
         PyObject *object = PyTuple_GET_ITEM(arguments, k);
@@ -134,6 +145,10 @@ static int line_traverse(Line *self, visitproc visit, void *arg) {
         Py_VISIT(self->lifted_place[k].holder);
         Py_VISIT(self->lifted_place[k].key);
     }
+    for (Py_ssize_t k = 0; k < self->watched && self->watched_place; k++) {
+        Py_VISIT(self->watched_place[k].holder);
+        Py_VISIT(self->watched_place[k].key);
+    }
     for (Py_ssize_t k = 0; k < self->places; k++) {
         Py_VISIT(self->place[k].holder);
         Py_VISIT(self->place[k].key);
@@ -158,6 +173,11 @@ static int line_clear(Line *self) {
         Py_CLEAR(self->lifted_place[k].key);
         Py_CLEAR(self->lifted_place[k].found);
     }
+    for (Py_ssize_t k = 0; k < self->watched && self->watched_place; k++) {
+        Py_CLEAR(self->watched_place[k].holder);
+        Py_CLEAR(self->watched_place[k].key);
+        Py_CLEAR(self->watched_place[k].found);
+    }
     self->places = 0;
     Py_CLEAR(self->replay);
     Py_CLEAR(self->gates);
@@ -181,6 +201,8 @@ static void line_dealloc(Line *self) {
     line_clear(self);
     forget(self->argument, self->arguments);
     forget(self->lifted, self->free);
+    forget(self->watch, self->watched);
+    PyMem_Free(self->watched_place);
     PyMem_Free(self->seen);
     PyMem_Free(self->lifted_place);
     PyMem_Free(self->place);

@@ -31,10 +31,13 @@ typedef struct {
     int64_t quick_state[STATE_IN_KEY];
     Place *lifted_place, *place;   /* of the lifted tensors; of the other free values */
     Py_ssize_t places;
+    Py_ssize_t watched;            /* free tensors the key knows and the graph does not use: looked at, not passed on */
+    Expected *watch;
+    Place *watched_place;
     PyObject *replay, *gates;      /* flat list -> answers of the data gates, and the answers that lead here; or NULL */
     PyObject *run;                 /* a Program, or a function from the flat list to the flat results */
     PyObject *rebuild;             /* flat results -> return value; None where it is the one result itself */
-    uintptr_t *seen;               /* addresses found not to overlap */
+    uintptr_t *seen;               /* addresses found not to overlap, those of watched tensors last */
     Py_ssize_t calls;
 } Line;
 

@@ -46,7 +46,7 @@ typedef struct Exchange {
 } Exchange;
 
 /* Raised whenever Python and the extension must be of one make; `__init__.py` has the same number. */
-enum { INTERFACE = 1 };
+enum { INTERFACE = 2 };
 
 enum { DEVICE_CPU = 1, MOST_DIMENSIONS = 12 };
 

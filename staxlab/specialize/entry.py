@@ -131,12 +131,15 @@ class Lines:
             return None
         environment = state.environment
         others = (*environment.scalars, *environment.structure, *environment.extents)
-        found = _as_native(zip(others, state.rest, strict=True))
-        if found is None or not all(place.how in _PLACES for place in lifted):
+        watched, untensored = _unlifted(environment, lifted)
+        found = _as_native((*zip(others, state.rest, strict=True), *untensored))
+        if found is None or not all(place.how in _PLACES for place in (*lifted, *(place for place, _ in watched))):
+            return None
+        if not all(_is_plain(tensor) for _, tensor in watched):
             return None
         if state.environment.compares_identities and len(lifted) < state.count:
             return None  # an argument may be a free tensor that is no input of the program
-        if sum(not tensor.numel() for tensor in flat) > 1:
+        if sum(not tensor.numel() for tensor in (*flat, *(tensor for _, tensor in watched))) > 1:
             return None  # which of them are one object cannot be told by their memory
         region = version.region
         try:
@@ -145,6 +148,8 @@ class Lines:
                 flat,
                 tuple((_PLACES[place.how], place.holder, place.key, None) for place in lifted),
                 found,
+                tuple((_PLACES[place.how], place.holder, place.key, None) for place, _ in watched),
+                tuple(tensor for _, tensor in watched),
                 (ambient.grad_mode, ambient.inference_mode, ambient.default_dtype, ambient.deterministic),
                 version.replay,
                 version.key.gamma_g,
@@ -166,6 +171,21 @@ class Lines:
             return LastCall(version.region, args, tuple(map(tensor_signature, args)), lookup[-1], state)
         except RuntimeError:  # an inference tensor keeps no version
             return None
+
+
+def _unlifted(
+    environment: Any, lifted: Iterable[Place]
+) -> tuple[list[tuple[Place, torch.Tensor]], list[tuple[Place, Any]]]:
+    """The places of free tensors that are no inputs of the graph, with what is there now: a tensor that only decided
+    something (``x if w is None else x * w``), and what has taken a tensor's place meanwhile."""
+    known = {(id(place.holder), place.how, place.key) for place in lifted}
+    tensors: list[tuple[Place, torch.Tensor]] = []
+    others: list[tuple[Place, Any]] = []
+    for place in environment.tensors:
+        if (id(place.holder), place.how, place.key) not in known:
+            value = place.read()
+            (tensors if isinstance(value, torch.Tensor) else others).append((place, value))
+    return tensors, others
 
 
 def _as_native(places: Iterable[tuple[Place, Any]]) -> tuple[tuple[int, Any, Any, Any], ...] | None:

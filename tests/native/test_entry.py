@@ -331,6 +331,38 @@ def test_free_variables_are_read_anew():
     assert torch.equal(compiled(x), f(x)) and compiled.last_level == 0
 
 
+def test_a_free_tensor_that_only_decides_is_looked_at():
+    """The graph need not use a free tensor for the function to have asked about it."""
+    holder = {"w": torch.ones(3)}
+
+    def f(x):
+        w = holder["w"]
+        if w is None:
+            return x - 1
+        if isinstance(w, float):
+            return x * w
+        if w.dtype == torch.float64:
+            return x * 10
+        return x * w if w.shape[0] == 3 else x + 7
+
+    compiled = staxlab.compile(f)
+    x = torch.randn(3)
+    values = [torch.ones(3), None, torch.full((3,), 5.0), 2.0, torch.ones(4), None, torch.ones(3).double(), 3.0,
+              torch.ones(5), torch.full((3,), 4.0), torch.ones(4)]  # fmt: skip
+    for _ in range(2):
+        for value in values:
+            holder["w"] = value
+            for _ in range(3):
+                assert torch.equal(compiled(x), f(x)), value
+    holder["w"] = torch.ones(4)
+    unused = holder["w"]
+    for _ in range(3):
+        compiled(x)
+    if native.available:
+        assert compiled.last_level == 1
+    assert torch.equal(compiled(unused[:3]), f(unused[:3]))  # an argument in the memory of a tensor that is not used
+
+
 @needs_extension
 def test_a_module_is_served_by_the_first_level():
     model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU(), torch.nn.Dropout(0.5)).eval()
