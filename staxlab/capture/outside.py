@@ -45,7 +45,8 @@ _SETS_STATE = ("set_state", "set_offset", "graphsafe_set_state")
 _CLOCKS = frozenset(
     getattr(time, name)
     for name in ("time", "time_ns", "monotonic", "monotonic_ns", "perf_counter", "perf_counter_ns", "process_time",
-                 "process_time_ns", "thread_time", "thread_time_ns", "localtime", "gmtime", "ctime")
+                 "process_time_ns", "thread_time", "thread_time_ns", "localtime", "gmtime", "ctime",
+                 "asctime", "strftime")
     if hasattr(time, name)
 )  # fmt: skip
 _DRAWS = ("random", "getrandbits")

@@ -13,7 +13,7 @@ import collections
 import functools
 import linecache
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -21,6 +21,7 @@ import torch
 from ..provenance import SourceLocation
 from ..specialize import opaque
 from ..specialize.free_variables import UNBOUND, Environment, Place
+from ..specialize.library import is_library_type
 from ..specialize.structure import argument_leaves, children, is_dataclass_instance
 from .outside import PythonEffect
 
@@ -72,6 +73,10 @@ class PythonState:
             if assigned and isinstance(getattr(value, "__dict__", None), dict)
         ]
         self.assigned = assigned
+        found = [(place.path, _read(place)) for place in environment.structure] if assigned else []
+        found += [(f"type({path})", type(owner)) for path, owner in environment.owners] if assigned else []
+        kinds = {kind: path for path, value in reversed(found) if isinstance(value, type) for kind in value.__mro__}
+        self.classes = [(path, kind, dict(vars(kind))) for kind, path in kinds.items() if not is_library_type(kind)]
 
     def drawn(self) -> str | None:
         """The path of a random number generator that has been drawn from, if any."""
@@ -96,6 +101,8 @@ class PythonState:
             changed += [f"{path}.{name}" for name in names]
         for path, state, before in self.attributes:
             changed += [f"{path}.{name}" for name in self._assigned_in(state, before)]
+        for path, kind, before in self.classes:
+            changed += [f"{path}.{name}" for name in self._assigned_in(vars(kind), before)]
         changed += [place.path for place, before, _, is_given in self.contents if is_given and place.read() != before]
         return list(dict.fromkeys(changed))
 
@@ -116,7 +123,7 @@ class PythonState:
             found.append(PythonEffect("print is called", SourceLocation(file, line, text)))
         return found
 
-    def _assigned_in(self, state: dict, before: dict) -> list[str]:
+    def _assigned_in(self, state: Mapping[str, Any], before: dict) -> list[str]:
         """The names among the assigned ones that are bound to something else than before."""
         names = {**before, **state} if "*" in self.assigned else {*before, *self.assigned}
         return [name for name in names if state.get(name, UNBOUND) is not before.get(name, UNBOUND)]
@@ -129,6 +136,12 @@ class PythonState:
                     state[name] = before[name]
                 else:
                     del state[name]
+        for _, kind, before in self.classes:
+            for name in self._assigned_in(vars(kind), before):
+                if name in before:
+                    type.__setattr__(kind, name, before[name])
+                else:
+                    type.__delattr__(kind, name)
         for place, before, copy, _ in self.contents:
             if copy is not None and place.read() != before:
                 opaque.refill_content(place.holder, copy)

@@ -456,7 +456,8 @@ class _Walk:
     def _attributes(self, owner: Any, path: str, hidden: Iterable[str]) -> None:
         for name, value in list(vars(owner).items()):
             wanted = name == "training" or isinstance(value, torch.Tensor) or self._counts(name, value)
-            if name in hidden or not wanted:
+            shadows = callable(value) and callable(getattr(type(owner), name, None))  # stands for a method
+            if name in hidden or not (wanted or shadows):
                 continue
             self.visit(value, Place(f"{path}.{name}", vars(owner), name))
         self._class_attributes(owner, type(owner), path)

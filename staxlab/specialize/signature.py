@@ -26,11 +26,13 @@ import functools
 import itertools
 import math
 import threading
+import types
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+import numpy
 import torch
 
 from ..errors import GuardError
@@ -54,7 +56,8 @@ class Identity:
 
     def __init__(self, serial: int, value: Any):
         self.serial = serial
-        self.name = getattr(value, "__qualname__", None) or type(value).__qualname__
+        named = isinstance(value, (type, types.FunctionType, types.BuiltinFunctionType, types.MethodType))
+        self.name = value.__qualname__ if named else type(value).__qualname__  # others may answer any attribute
         try:
             self._reference: Callable[[], Any] = weakref.ref(value)
         except TypeError:
@@ -145,6 +148,16 @@ def value_signature(value: Any) -> Signature:
     return (VALUE, type(value), value)
 
 
+class Bits(NamedTuple):
+    """A NumPy scalar as a comparable value: as immutable as a number, and its bytes tell -0.0 and NaN apart."""
+
+    text: str
+    data: bytes
+
+    def __repr__(self) -> str:
+        return self.text
+
+
 def _float_key(value: float) -> Any:
     if value != value:
         return "nan"
@@ -167,6 +180,8 @@ def signature(value: Any) -> Signature:
         return fast(value)
     if isinstance(value, torch.Tensor):
         return tensor_signature(value)
+    if isinstance(value, numpy.generic) and value.dtype.kind in "biufcSU":
+        return (VALUE, type(value), Bits(repr(value), value.tobytes()))
     if isinstance(value, enum.Enum):
         return (VALUE if is_library_type(type(value)) else DERIVED, type(value), value)
     parts = children(value)
