@@ -20,6 +20,12 @@ VARIANTS = ("dense", "strided", "broadcast")
 WRITE_UNCOUNTED = ("batch_norm", "batch_norm_legit", "batch_norm_with_update", "instance_norm")
 # PyTorch's own kernels read past the memory of an expanded argument here, and give another value at each call.
 NOT_EXPANDED = {"median", "nanmedian", "masked.median", "native_group_norm"}
+# Threads write running statistics at once, all into the one element of an expanded tensor: 3,000 calls of eager's
+# own batch norm gave 81 different results.
+NOT_EXPANDED |= {
+    "_native_batch_norm_legit", "native_batch_norm", "_batch_norm_with_update", "nn.functional.batch_norm",
+    "nn.functional.instance_norm",
+}  # fmt: skip
 # Memory nobody wrote.
 UNINITIALIZED = {"empty", "empty_like", "new_empty", "new_empty_strided", "empty_strided", "empty_permuted"}
 
