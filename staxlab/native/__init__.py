@@ -27,6 +27,9 @@ DLPACK_TYPES: dict[torch.dtype, tuple[int, int]] = {
 #: Which interface of the extension this module speaks (`native.h` has the same number).
 INTERFACE = 2
 
+#: What fits into the extension's tables (`native.h` and `program.c` have the same numbers).
+MOST_DIMENSIONS, MOST_ARGUMENTS, MOST_SLOTS = 12, 16, 256
+
 # How `ambient.c` calls an exported function that answers what a Python function would.
 _ASK, _FLAG, _DEPTH, _SCALAR, _FLAG_OF_DEVICES, _FLAG_OF_KEY, _FLAG_OF_OBJECT, _POINTER = range(8)
 
@@ -124,7 +127,7 @@ def empty(shape: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype) -
     """An uninitialised CPU tensor: over memory of the pool where that pays and the layout allows it."""
     extent = 1 + sum([(n - 1) * s for n, s in zip(shape, stride)])  # noqa: B905
     size = extent * dtype.itemsize
-    if not available or size < POOLED_FROM or dtype not in DLPACK_TYPES or len(shape) > 12 or 0 in shape:
+    if not available or size < POOLED_FROM or dtype not in DLPACK_TYPES or len(shape) > MOST_DIMENSIONS or 0 in shape:
         return torch.empty_strided(shape, stride, dtype=dtype)
     return _extension.pool_empty(size, DLPACK_TYPES[dtype], shape, stride)
 

@@ -91,7 +91,27 @@ Block *pool_take(size_t bytes) {
     return block;
 }
 
-/* Returns a block; what must leave to make room is destroyed outside the lock, since returning memory can take long. */
+/* Takes blocks out, longest at rest first, until at most so many bytes rest; they are chained by `below`. Under the lock. */
+static Block *evict(size_t bytes) {
+    Block *leaving = NULL;
+    while (oldest && resting_bytes > bytes) {
+        Block *old = oldest;
+        unlink_block(old);
+        old->below = leaving;
+        leaving = old;
+    }
+    return leaving;
+}
+
+/* Outside the lock, since returning memory to the system can take long. */
+static void destroy_all(Block *leaving) {
+    while (leaving) {
+        Block *next = leaving->below;
+        destroy(leaving);
+        leaving = next;
+    }
+}
+
 void pool_give(Block *block) {
     Block *leaving = NULL;
     pthread_mutex_lock(&lock);
@@ -100,12 +120,7 @@ void pool_give(Block *block) {
         leaving = block;
         block->below = NULL;
     } else {
-        while (oldest && resting_bytes + block->capacity > limit) {
-            Block *old = oldest;
-            unlink_block(old);
-            old->below = leaving;
-            leaving = old;
-        }
+        leaving = evict(limit - block->capacity);
         block->above = NULL;
         block->below = stacks[block->size_class];
         if (block->below) block->below->above = block;
@@ -118,11 +133,7 @@ void pool_give(Block *block) {
         resting_blocks++;
     }
     pthread_mutex_unlock(&lock);
-    while (leaving) {
-        Block *next = leaving->below;
-        destroy(leaving);
-        leaving = next;
-    }
+    destroy_all(leaving);
 }
 
 /* {"taken", "reused", "lent_bytes", "resting_bytes", "resting_blocks", "limit"} */
@@ -136,20 +147,10 @@ PyObject *pool_statistics(PyObject *module, PyObject *unused) {
 }
 
 static void shrink_to(size_t bytes) {
-    Block *leaving = NULL;
     pthread_mutex_lock(&lock);
-    while (oldest && resting_bytes > bytes) {
-        Block *old = oldest;
-        unlink_block(old);
-        old->below = leaving;
-        leaving = old;
-    }
+    Block *leaving = evict(bytes);
     pthread_mutex_unlock(&lock);
-    while (leaving) {
-        Block *next = leaving->below;
-        destroy(leaving);
-        leaving = next;
-    }
+    destroy_all(leaving);
 }
 
 PyObject *pool_clear(PyObject *module, PyObject *unused) {

@@ -18,8 +18,6 @@ from ..loops.ir import Layout
 from ..schedule.records import Schedule
 from .build import KEEP_LOCK_BELOW
 
-MOST_ARGUMENTS, MOST_SLOTS, MOST_DIMENSIONS = 16, 256, 12
-
 
 class Unsuitable(Exception):
     """Why a region runs through its Python wrapper."""
@@ -43,8 +41,8 @@ def _build(schedule: Schedule, kernels: KernelSet, launchers: Mapping[str, Any])
         for name in node.buffers:
             slots[name] = len(inputs) + len(produced)
             produced.append(name)
-    if len(slots) > MOST_SLOTS:
-        raise Unsuitable(f"more than {MOST_SLOTS} inputs and buffers")
+    if len(slots) > native.MOST_SLOTS:
+        raise Unsuitable(f"more than {native.MOST_SLOTS} inputs and buffers")
     outputs = tuple(_output_slot(schedule, output, slots) for output in schedule.outputs)
     returned = [slot for slot in outputs if slot >= len(inputs)]
     if len(set(returned)) != len(returned):
@@ -69,11 +67,10 @@ def _output_slot(schedule: Schedule, output: Any, slots: dict[str, int]) -> int:
 def _buffer(layout: Layout) -> tuple:
     if torch.device(layout.device).type != "cpu" or layout.dtype not in native.DLPACK_TYPES:
         raise Unsuitable(f"a buffer of {layout.dtype} on {layout.device}")
-    if layout.numel == 0 or len(layout.shape) > MOST_DIMENSIONS or layout.offset != 0:
+    if layout.numel == 0 or len(layout.shape) > native.MOST_DIMENSIONS or layout.offset != 0:
         raise Unsuitable("a buffer is empty" if layout.numel == 0 else "a buffer has an unusual layout")
     shape, stride = tuple(map(int, layout.shape)), tuple(map(int, layout.stride))
-    extent = 1 + sum((n - 1) * s for n, s in zip(shape, stride, strict=True))
-    return extent * layout.dtype.itemsize, native.DLPACK_TYPES[layout.dtype], shape, stride
+    return layout.storage_elements * layout.dtype.itemsize, native.DLPACK_TYPES[layout.dtype], shape, stride
 
 
 def _step(
@@ -84,7 +81,7 @@ def _step(
         raise Unsuitable(f"{kernel.name} is not a C++ kernel")
     if kernel.launch.get("checks"):
         raise Unsuitable(f"{kernel.name} reports errors")
-    if node.is_empty or kernel.launch.get("skip") or not 1 <= len(kernel.arguments) <= MOST_ARGUMENTS:
+    if node.is_empty or kernel.launch.get("skip") or not 1 <= len(kernel.arguments) <= native.MOST_ARGUMENTS:
         raise Unsuitable(f"{kernel.name} takes {len(kernel.arguments)} arguments")
     address = ctypes.cast(launchers[kernel.name], ctypes.c_void_p).value
     dead = [slots[name] for name, last in schedule.last_reader.items() if last == position and name in slots]

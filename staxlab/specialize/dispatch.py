@@ -37,7 +37,7 @@ from ..errors import GuardError, RecompileWarning
 from ..options import Options
 from ..provenance import warn_user
 from .ambient import must_run_eagerly, read_ambient
-from .entry import Entry, Lines
+from .entry import COMPILED, EAGER, Entry, Lines
 from .free_state import FreeState
 from .free_variables import argument_roots, collect
 from .guards import Guard, failing_guards, guards
@@ -460,9 +460,6 @@ class Dispatcher(Entry):
 
 
 _PLAIN_TAGS = (TENSOR, VALUE)
-
-#: ``last_level`` of a call that was compiled for, and of one that ran eagerly because of a limit.
-COMPILED, EAGER = 0, -1
 
 REMEDIES = {
     "value": "Pass a number that changes often as a 0-dimensional tensor: it then is an input and not a constant.",

@@ -23,6 +23,9 @@ from .free_state import FreeState
 from .free_variables import Place
 from .signature import TENSOR, VALUE, tensor_signature
 
+#: ``last_level`` of a call that was compiled for, and of one that ran eagerly because of a limit.
+COMPILED, EAGER = 0, -1
+
 #: A line that is always outdated before it has served a call is made anew so many times, not more.
 MOST_VAIN_LINES = 4
 

@@ -20,6 +20,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from .entry import COMPILED, EAGER
 from .guards import MISSING, Guard, components, format_value, guards
 from .signature import SEQUENCE, VALUE, Key
 
@@ -34,8 +35,6 @@ PARTS = {
     "rho": "ρ  surroundings",
     "counts": "how many of each",
 }
-
-COMPILED, EAGER = 0, -1  # values of ``Dispatcher.last_level`` besides the levels 1, 2, 3
 
 
 @dataclass(frozen=True)
