@@ -99,8 +99,9 @@ def _path_pane(record: DispatchReport) -> Pane:
     summary = "no call yet" if last is None else f"{counted(record.calls, 'call')}, the last one: {last.name}"
     note = element(
         "p",
-        "A call that a level cannot serve goes on to the next. Level 1 serves only regions that ask nothing about "
-        "data. Level 2 keeps the part of the key that comes from free variables and looks up the rest.",
+        "A call that a level cannot serve goes on to the next. Where a region asks about data, its questions are asked "
+        "again before any level serves it. Level 2 keeps the part of the key that comes from free variables and looks "
+        "up the rest.",
         class_="sx-note",
     )
     body = join([call_path(record), _path_table(record), note])
