@@ -52,6 +52,7 @@ class Evaluator(Ops):
         self.storages = storages
         self.symbols = symbols
         self.condition: torch.Tensor | None = None
+        self.is_empty = any(isinstance(value, torch.Tensor) and not value.numel() for value in symbols.values())
 
     def _subscript(self, expression: Expr) -> torch.Tensor:
         return torch.as_tensor(expression.evaluate(self.symbols), dtype=torch.int64)
@@ -61,7 +62,7 @@ class Evaluator(Ops):
         position = self._subscript(index)
         if self.condition is not None:
             position = torch.where(self.condition, position, 0)
-        if storage.numel() == 0:
+        if storage.numel() == 0 or self.is_empty:  # a subscript of no point may lie anywhere
             return storage.new_zeros(position.shape).to(compute_dtype(storage.dtype))
         return storage[position].to(compute_dtype(storage.dtype))
 

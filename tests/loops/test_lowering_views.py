@@ -33,13 +33,15 @@ def view_chains(draw):
 
 @st.composite
 def _step(draw, shape):
-    rank = len(shape)
-    choices = ["unsqueeze", "reshape", "flatten", "squeeze"]
-    choices += ["permute", "slice", "select", "unfold", "movedim"] if rank else []
+    rank, nonempty = len(shape), [dim for dim, extent in enumerate(shape) if extent]
+    choices = ["unsqueeze", "flatten", "squeeze"]
+    choices += ["reshape"] if len(nonempty) == rank else []  # a diagonal above a single row is empty
+    choices += ["permute", "movedim"] if rank else []
+    choices += ["slice", "select", "unfold"] if nonempty else []
     choices += ["expand"] if 1 in shape else []
     choices += ["diagonal", "transpose"] if rank > 1 else []
     name = draw(st.sampled_from(choices))
-    dim = draw(st.integers(0, max(rank - 1, 0)))
+    dim = draw(st.sampled_from(nonempty if name in ("slice", "select", "unfold") else range(max(rank, 1))))
     if name == "unsqueeze":
         return name, lambda x: x.unsqueeze(dim)
     if name == "squeeze":
