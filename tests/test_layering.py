@@ -28,6 +28,7 @@ ORDER: tuple[tuple[str, ...], ...] = (
     ("staxlab.capture",),
     ("staxlab.transform",),
     ("staxlab.operators",),
+    ("staxlab.autodiff",),
     ("staxlab.loops",),
     ("staxlab.schedule",),
     ("staxlab.codegen",),
