@@ -71,8 +71,8 @@ def record(
         return recorder.trace(inputs)
 
 
-@dataclass
-class _Position:
+@dataclass(frozen=True)
+class Position:
     """What the nodes recorded now stem from."""
 
     origins: Origins = NO_ORIGINS
@@ -108,7 +108,7 @@ class Recorder(TorchDispatchMode):
         self.constants: dict[str, Any] = {}
         self.table = TensorTable()
         self.writes = Functionalizer(self)
-        self.position = _Position()
+        self.position = Position()
         self.captured: Node | None = None  # the node being executed
         self.expanding: list[Any] = []  # operators whose rules are running, the outermost first
         self.log = _Log()
@@ -117,15 +117,13 @@ class Recorder(TorchDispatchMode):
     # -- the run ------------------------------------------------------------------------------------------------------
 
     def trace(self, inputs: list[Any]) -> OperatorGraph:
-        for value in self.module.constants.values():
-            if isinstance(value, torch.Tensor):
-                self.trusted[id(value)] = value
+        self._trust_constants()
         self._define_inputs(inputs)
         versions = Versions(value for value in inputs if isinstance(value, torch.Tensor))
         with self:
-            result = _NodeByNode(self).run(*inputs)
+            result = run_node_by_node(self, inputs)
         versions.restore()  # an in-place operator counts before it comes here
-        self.position = _Position()
+        self.position = Position()
         leaves = flatten(result)
         outputs = rebuild(result, [self._output(leaf) for leaf in leaves])
         memories = [self.table.get(leaf).memory.name if isinstance(leaf, torch.Tensor) else None for leaf in leaves]
@@ -134,20 +132,24 @@ class Recorder(TorchDispatchMode):
         self._remove_dead(write_backs)
         self.graph.check()
         alive = set(self.graph.nodes)
-        obstacles = tuple(
-            Obstacle(node.name, kind, reason, node.location)
-            for node, kind, reason in self.log.obstacles
-            if node in alive
-        )
         return OperatorGraph(
             GraphModule(self.graph, self.constants),
             tuple(describe_value(value) for value in inputs),
             tuple(write_backs),
             tuple(node for node in self.log.mutations if node in alive),
-            obstacles,
+            self._obstacles(alive),
             tuple(self.log.decomposed),
             tuple(memories),
         )
+
+    def _trust_constants(self) -> None:
+        for value in self.module.constants.values():
+            if isinstance(value, torch.Tensor):
+                self.trusted[id(value)] = value
+
+    def _obstacles(self, alive: set[Node]) -> tuple[Obstacle, ...]:
+        entries = [entry for entry in self.log.obstacles if entry[0] in alive]
+        return tuple(Obstacle(node.name, kind, reason, node.location) for node, kind, reason in entries)
 
     def _define_inputs(self, inputs: list[Any]) -> None:
         owners: dict[int, Any] = {}
@@ -174,7 +176,7 @@ class Recorder(TorchDispatchMode):
         if not isinstance(leaf, torch.Tensor):
             return leaf
         if (known := self.table.get(leaf)) is not None:
-            self.position = _Position(known.node.origins, known.node.location)
+            self.position = Position(known.node.origins, known.node.location)
         node = self.node_of(leaf)
         entry = self.table.get(leaf)
         if entry.memory.literal and entry.memory.version == 0:
@@ -202,7 +204,7 @@ class Recorder(TorchDispatchMode):
             entry = self.table.get(value) if isinstance(value, torch.Tensor) else None
             if entry is not None and entry.memory.placeholder is not None and entry.memory.version > 0:
                 placeholder, contents = entry.memory.placeholder, self.table.get(entry.memory.value).node
-                self.position = _Position(contents.origins, contents.location)
+                self.position = Position(contents.origins, contents.location)
                 nodes.append(
                     self._create(
                         "call_function", aten.copy_.default, (placeholder, contents), {}, describe_value(value)
@@ -454,6 +456,11 @@ def _cloned(structure: Any) -> Any:
     return rebuild(structure, [x.clone() if isinstance(x, torch.Tensor) else x for x in flatten(structure)])
 
 
+def run_node_by_node(recorder: Recorder, inputs: list[Any]) -> Any:
+    """Run the recorder's module on ``inputs`` under its mode, which must be on; returns what the module returns."""
+    return _NodeByNode(recorder).run(*inputs)
+
+
 class _NodeByNode(Interpreter):
     """The interpreter that tells the recorder which captured node is being executed."""
 
@@ -462,7 +469,7 @@ class _NodeByNode(Interpreter):
         self.recorder = recorder
 
     def run_node(self, node: Node) -> Any:
-        self.recorder.position, self.recorder.captured = _Position(node.origins, node.location), node
+        self.recorder.position, self.recorder.captured = Position(node.origins, node.location), node
         return super().run_node(node)
 
 

@@ -1,0 +1,242 @@
+"""Tracing the joint graph (Section 5.3, Algorithm 5.1).
+
+No backward graph is derived here. PyTorch's engine runs one backward pass on the sample, and the dispatcher is asked
+which operators it took, as for the forward pass (:mod:`staxlab.operators.record`). The two recordings share one table
+of tensors, so what the engine reads of the forward pass is an edge to the node that computed it: a hook on saved
+tensors tells which value autograd packs, and gives that very value back when the engine asks for it.
+
+The same hook answers two more questions. What eager execution would have kept in memory is the list of packed values.
+And a value that was modified after it was packed, on which eager's backward raises an error, shows by its version.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from ..capture.graph import Node, describe_value
+from ..capture.isolation import Versions
+from ..capture.module import GraphModule
+from ..operators.graph import Obstacle
+from ..operators.record import Position, Recorder, run_node_by_node
+from ..operators.structure import flatten
+from ..options import Options
+from .graph import JointGraph, Result
+
+__all__ = ["JointRecorder", "joint_graph"]
+
+aten = torch.ops.aten
+
+
+def joint_graph(
+    module: GraphModule,
+    inputs: list[Any],
+    options: Options | None = None,
+    *,
+    basis: frozenset[torch._ops.OpOverload] | None = None,
+) -> JointGraph:
+    """Run ``module`` and its backward on the sample ``inputs``; return what was dispatched (Algorithm 5.1).
+
+    ``inputs`` are the values of the placeholders; those that require grad get gradients. ``basis`` as in
+    :func:`staxlab.operators.record.record`. One eager forward and backward in time and memory. Exceptions of the
+    program pass through with a note naming the node.
+    """
+    return JointRecorder(module, basis).trace_joint(inputs)
+
+
+class JointRecorder(Recorder):
+    """Records a forward pass with autograd on, then the backward pass the engine makes of it."""
+
+    def __init__(self, module: GraphModule, basis: frozenset[torch._ops.OpOverload] | None):
+        super().__init__(module, basis)
+        self.in_backward = False
+        self.positions: dict[int, Position] = {}  # of the forward call with this autograd sequence number
+        self.packed: dict[Node, None] = {}
+        self.stale: list[Obstacle] = []
+
+    def trace_joint(self, inputs: list[Any]) -> JointGraph:
+        leaves = [_leaf(value) for value in inputs]
+        self._trust_constants()
+        self._define_inputs(leaves)
+        versions = Versions(value for value in inputs if isinstance(value, torch.Tensor))
+        primals = self.graph.placeholders
+        with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(self._pack, self._unpack):
+            with self:
+                returned = flatten(run_node_by_node(self, leaves))
+            versions.restore()
+            outputs, results = self._results(returned, leaves)
+            mark = self.graph.nodes[-1] if len(self.graph) else None
+            tangents = self._tangents(outputs)
+            gradients = self._backward(outputs, tangents, leaves)
+        recorded = self.graph.nodes
+        backward = set(recorded[recorded.index(mark) + 1 :] if mark is not None else recorded)
+        output_nodes = tuple(self.table.get(tensor).node for tensor in outputs)
+        self.position = Position()
+        write_backs = self._write_back(leaves)
+        obstacles = self._written_inputs(leaves)
+        self.graph.set_output((output_nodes, tuple(gradients)))
+        self._drop_aliases()
+        self._remove_dead(write_backs)
+        self.graph.check()
+        output_nodes, gradients = self.graph.output.args[0]
+        alive = set(self.graph.nodes)
+        return JointGraph(
+            GraphModule(self.graph, self.constants),
+            tuple(describe_value(value) for value in leaves),
+            tuple(primals),
+            tuple(tangents),
+            output_nodes,
+            gradients,
+            frozenset(backward & alive),
+            results,
+            tuple(node for node in self.packed if node in alive),
+            tuple(write_backs),
+            (*self._obstacles(alive), *self.stale, *obstacles),
+            tuple(self.log.decomposed),
+        )
+
+    # -- forward ------------------------------------------------------------------------------------------------------
+
+    def _pack(self, tensor: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, int]:
+        """Autograd keeps a value: the tensor that holds its contents now, the object itself and its version."""
+        with torch.no_grad(), self:
+            node = self.node_of(tensor)
+        entry = self.table.get(tensor)
+        value = tensor if entry is None or entry.value is None else entry.value
+        self.packed[node] = None
+        return value, tensor, tensor._version
+
+    def _unpack(self, packed: tuple[torch.Tensor, torch.Tensor, int]) -> torch.Tensor:
+        value, tensor, version = packed
+        if tensor._version != version:
+            node = self.table.get(tensor).node if self.table.get(tensor) else self.node_of(tensor)
+            reason = "a value that the backward pass needs is modified in place later; eager's backward() raises"
+            self.stale.append(Obstacle(node.name, "modified-after-saving", reason, node.location))
+        return value
+
+    def _results(
+        self, returned: list[Any], leaves: list[Any]
+    ) -> tuple[list[torch.Tensor], tuple[Result, ...]]:
+        """Split what the function returns into forward outputs and the views to be replayed on them or on inputs."""
+        places = {id(leaf): place for place, leaf in enumerate(leaves)}
+        by_placeholder = {node: place for place, node in enumerate(self.graph.placeholders)}
+        sharing: dict[Any, int] = {}
+        tensors = list({id(t): t for t in returned if isinstance(t, torch.Tensor)}.values())
+        for tensor in tensors:
+            self.node_of(tensor)
+            memory = self.table.get(tensor).memory
+            sharing[memory] = sharing.get(memory, 0) + 1
+        outputs: list[torch.Tensor] = []
+        positions: dict[int, int] = {}
+
+        def deliver(tensor: torch.Tensor) -> int:
+            if id(tensor) not in positions:
+                positions[id(tensor)] = len(outputs)
+                outputs.append(tensor)
+            return positions[id(tensor)]
+
+        results: list[Result] = []
+        for leaf in returned:
+            if not isinstance(leaf, torch.Tensor):
+                results.append(Result(None, constant=leaf))
+                continue
+            entry = self.table.get(leaf)
+            memory = entry.memory
+            if id(leaf) in places:
+                results.append(Result("input", places[id(leaf)]))
+            elif memory.placeholder is not None:
+                results.append(Result("input", by_placeholder[memory.placeholder], entry.chain))
+            elif sharing[memory] > 1 and entry.chain:
+                base = memory.value if memory.value is not None else entry.owner.tensor
+                results.append(Result("output", deliver(base), entry.chain))
+            else:
+                results.append(Result("output", deliver(leaf)))
+        return outputs, tuple(results)
+
+    # -- backward -----------------------------------------------------------------------------------------------------
+
+    def _tangents(self, outputs: list[torch.Tensor]) -> list[Node | None]:
+        """A placeholder for the upstream gradient of each differentiable output (Algorithm 5.1, line 3)."""
+        nodes: list[Node | None] = []
+        self.seeds: list[torch.Tensor | None] = []
+        for number, output in enumerate(outputs, 1):
+            if not output.requires_grad:
+                nodes.append(None)
+                self.seeds.append(None)
+                continue
+            seed = torch.ones_like(output.detach())
+            forward = self.table.get(output).node
+            node = self.graph.create(
+                "placeholder",
+                f"tangents_{number}",
+                name=f"tangents_{number}",
+                origins=forward.origins,
+                location=forward.location,
+                val=describe_value(seed),
+            )
+            self.table.define(seed, node)
+            nodes.append(node)
+            self.seeds.append(seed)
+        return nodes
+
+    def _backward(
+        self, outputs: list[torch.Tensor], tangents: list[Node | None], leaves: list[Any]
+    ) -> list[Node | None]:
+        """Let the engine run (line 4). Returns the node of each primal's gradient."""
+        wanted = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor) and leaf.requires_grad]
+        traced = [(output, seed) for output, seed in zip(outputs, self.seeds, strict=True) if seed is not None]
+        if not traced or not wanted:
+            return [None] * len(leaves)
+        self.in_backward = True
+        try:
+            with self:
+                found = torch.autograd.grad(
+                    [output for output, _ in traced], wanted, [seed for _, seed in traced], allow_unused=True
+                )
+                nodes = {id(leaf): self.node_of(g) for leaf, g in zip(wanted, found, strict=True) if g is not None}
+        finally:
+            self.in_backward = False
+        return [nodes.get(id(leaf)) for leaf in leaves]
+
+    def _create(
+        self, op: str, target: Any, args: tuple, kwargs: dict, val: Any, *, name: str | None = None
+    ) -> Node:
+        """A node knows which forward call it stems from: autograd numbers its own nodes in the order of the calls that
+        make them, and the engine says whose turn it is."""
+        if self.in_backward:
+            running = torch._C._current_autograd_node()
+            number = running._sequence_nr() if running is not None else -1
+            self.position = self.positions.get(number, Position())
+        else:
+            self.positions[torch._C._autograd._get_sequence_nr() - 1] = self.position
+        return super()._create(op, target, args, kwargs, val, name=name)
+
+    # -- the graph ----------------------------------------------------------------------------------------------------
+
+    def _written_inputs(self, leaves: list[Any]) -> list[Obstacle]:
+        """An input that is modified is given its new contents at the end; the derivative of that is not recorded."""
+        found = []
+        for leaf in leaves:
+            entry = self.table.get(leaf) if isinstance(leaf, torch.Tensor) else None
+            if entry is None or entry.memory.placeholder is None or entry.memory.version == 0:
+                continue
+            if leaf.requires_grad:
+                node = entry.memory.placeholder
+                reason = f"%{node.name} is modified in place where gradients are recorded"
+                found.append(Obstacle(node.name, "gradient-mutation", reason, node.location))
+        return found
+
+    def _drop_aliases(self) -> None:
+        """``detach`` says something to autograd and nothing to a graph of values."""
+        for node in self.graph.nodes:
+            if node.target in (aten.detach.default, aten.alias.default) and isinstance(node.args[0], Node):
+                node.replace_all_uses_with(node.args[0])
+                self.packed = {node.args[0] if kept is node else kept: None for kept in self.packed}
+
+
+def _leaf(value: Any) -> Any:
+    """An input as a leaf of a graph of our own, looking at the same memory."""
+    if not isinstance(value, torch.Tensor):
+        return value
+    return value.detach().requires_grad_() if value.requires_grad else value
