@@ -12,7 +12,7 @@ PYTEST_ARGS ?=
 TOUR_ARGS ?=
 BENCH_ARGS ?=
 LAB_ARGS ?= $(shell [ "$$(id -u)" = 0 ] && echo --allow-root)
-EXTRAS := notebook,gpu,grading,dev
+EXTRAS := notebook,gpu,grading,proof,dev
 BIN := $(VENV)/bin
 
 # The stamp's name is a checksum of what decides the installation, so an unchanged environment is never reinstalled
