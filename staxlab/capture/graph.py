@@ -90,8 +90,10 @@ def describe_value(value: Any) -> Any:
     if isinstance(value, torch.Tensor):
         return TensorMeta.of(value)
     if isinstance(value, (tuple, list)) and not isinstance(value, torch.Size):
-        return type(value)(describe_value(v) for v in value) if type(value) in (tuple, list) else tuple(
-            describe_value(v) for v in value
+        return (
+            type(value)(describe_value(v) for v in value)
+            if type(value) in (tuple, list)
+            else tuple(describe_value(v) for v in value)
         )
     if isinstance(value, dict):
         return {key: describe_value(v) for key, v in value.items()}
@@ -102,6 +104,8 @@ def map_nodes(argument: Any, change: Callable[[Node], Any]) -> Any:
     """Replace every Node inside nested tuples, lists, dicts and slices by ``change(node)``."""
     if isinstance(argument, Node):
         return change(argument)
+    if not isinstance(argument, _CONTAINERS):
+        return argument
     if isinstance(argument, tuple):
         parts = [map_nodes(a, change) for a in argument]
         if hasattr(argument, "_fields"):
@@ -111,9 +115,10 @@ def map_nodes(argument: Any, change: Callable[[Node], Any]) -> Any:
         return [map_nodes(a, change) for a in argument]
     if isinstance(argument, dict):
         return {key: map_nodes(value, change) for key, value in argument.items()}
-    if isinstance(argument, slice):
-        return slice(*(map_nodes(part, change) for part in (argument.start, argument.stop, argument.step)))
-    return argument
+    return slice(*(map_nodes(part, change) for part in (argument.start, argument.stop, argument.step)))
+
+
+_CONTAINERS = (tuple, list, dict, slice)
 
 
 def nodes_in(argument: Any) -> list[Node]:
@@ -136,7 +141,7 @@ def _collect(argument: Any, found: list[Node]) -> None:
     for part in argument:
         if isinstance(part, Node):
             found.append(part)
-        elif isinstance(part, (tuple, list, dict, slice)):
+        elif isinstance(part, _CONTAINERS):
             _collect(part, found)
 
 
@@ -148,12 +153,14 @@ class Node:
     ``users`` lists the nodes that read the value, in order of first use.
 
     Replaced inputs and absorbed origins are put down and settled when next read, so that a node with k inputs, or one
-    that takes the place of k others, costs O(k) in all and not O(k^2).
+    that takes the place of k others, costs O(k) in all and not O(k^2). ``inputs`` are found once and kept until the
+    arguments change: every pass asks for them. To change an argument, assign ``args`` or ``kwargs``; a list among them
+    must not be edited in place.
     """
 
     __slots__ = (
-        "_absorbed", "_args", "_kwargs", "_origins", "_replaced", "graph", "id", "location", "meta", "name", "op",
-        "target", "users",
+        "_absorbed", "_args", "_inputs", "_kwargs", "_origins", "_replaced", "graph", "id", "location", "meta", "name",
+        "op", "target", "users",
     )  # fmt: skip
 
     def __init__(self, graph: Graph, node_id: int, name: str, op: str, target: Any):
@@ -164,11 +171,12 @@ class Node:
         self.target = target
         self._args: tuple[Any, ...] = ()
         self._kwargs: dict[str, Any] = {}
+        self._inputs: tuple[Node, ...] | None = ()
         self._replaced: dict[Node, Any] | None = None
         self.users: dict[Node, None] = {}
         self.meta: dict[str, Any] = {}
         self._origins: Origins = NO_ORIGINS
-        self._absorbed: list[Origins] = []
+        self._absorbed: list[Origins] | None = None
         self.location: SourceLocation | None = None
 
     @property
@@ -194,18 +202,28 @@ class Node:
     @property
     def inputs(self) -> tuple[Node, ...]:
         """The distinct nodes this one reads, in order of first appearance."""
-        return tuple(dict.fromkeys(nodes_in((self.args, self._kwargs))))
+        if self._inputs is None or self._replaced:
+            self._inputs = tuple(dict.fromkeys(self._read()))
+        return self._inputs
+
+    def _read(self) -> list[Node]:
+        """The nodes among the arguments, with repetitions."""
+        found: list[Node] = []
+        _collect(self.args, found)
+        if self._kwargs:
+            _collect(self._kwargs, found)
+        return found
 
     @property
     def origins(self) -> Origins:
         if self._absorbed:
             self._origins = self._origins.union(*self._absorbed)
-            self._absorbed = []
+            self._absorbed = None
         return self._origins
 
     @origins.setter
     def origins(self, value: Origins) -> None:
-        self._origins, self._absorbed = value, []
+        self._origins, self._absorbed = value, None
 
     @property
     def val(self) -> Any:
@@ -215,7 +233,7 @@ class Node:
     def _set(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         for node in self.inputs:
             node.users.pop(self, None)
-        self._args, self._kwargs = tuple(args), dict(kwargs)
+        self._args, self._kwargs, self._inputs = tuple(args), dict(kwargs), None
         for node in self.inputs:
             node.users[self] = None
 
@@ -246,12 +264,15 @@ class Node:
             return node
 
         self._args, self._kwargs = map_nodes(self._args, change), map_nodes(self._kwargs, change)
+        self._inputs = None
 
     def replace_all_uses_with(self, new: Node) -> None:
         """Redirect every user of this node to ``new``, whose origins absorb this node's."""
         for user in list(self.users):
             if user is not new:
                 user.replace_input(self, new)
+        if new._absorbed is None:
+            new._absorbed = []
         new._absorbed.append(self.origins)
 
     def target_name(self) -> str:
@@ -420,7 +441,9 @@ class Graph:
         node_id = self._next_id
         self._next_id += 1
         node = Node(self, node_id, self._unique_name(name or _base_name(op, target)), op, target)
-        node._set(args, kwargs or {})
+        node._args, node._kwargs, node._inputs = tuple(args), dict(kwargs or {}), None
+        for source in node.inputs:
+            source.users[node] = None
         node.origins = frozenset((node_id,)) if origins is None else frozenset(origins)
         node.location = location
         if val is not None:
@@ -469,8 +492,9 @@ class Graph:
             twin = Node(clone, node.id, node.name, node.op, node.target)
             twin._args = map_nodes(node.args, mapping.__getitem__)
             twin._kwargs = map_nodes(node.kwargs, mapping.__getitem__)
-            for source in nodes_in((twin._args, twin._kwargs)):
-                source.users[twin] = None
+            twin._inputs = None
+            for source in node.inputs:
+                mapping[source].users[twin] = None
             twin.meta = dict(node.meta)
             twin.origins, twin.location = node.origins, node.location
             clone._order.append(twin)
@@ -489,7 +513,7 @@ class Graph:
             if node.name in names:
                 raise TransformError(f"two nodes are called %{node.name}")
             names.add(node.name)
-            for source in node.inputs:
+            for source in node._read():
                 if source not in seen:
                     raise TransformError(f"%{node.name} reads %{source.name} before it is defined")
                 if node not in source.users:

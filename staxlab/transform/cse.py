@@ -36,7 +36,7 @@ def eliminate_common_subexpressions(graph: Graph) -> list[Applied]:
         if not _is_transparent(node, effects):
             continue
         try:
-            key = (node.op, node.target, _key(node.args), _key(node.kwargs))
+            key = (node.op, node.target, _key(node.args), _key(node.kwargs) if node.kwargs else None)
             first, origins = seen.setdefault(key, (node, node.origins))  # before others are merged into it
         except (_Unhashable, TypeError):
             continue

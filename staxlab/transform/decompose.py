@@ -115,16 +115,18 @@ def _expression(node: Node) -> Apply | None:
 def decompose(graph: Graph) -> list[Applied]:
     """Expand every composite operator once."""
     applied: list[Applied] = []
+    laws: dict[str, str] = {}  # by operation and parameters: writing a formula out takes longer than applying it
     for node in graph:
         expression = None if node.meta.get("mutates") else _expression(node)
         if expression is None:
             continue
         before = describe([node])
+        key = repr((node.target, node.args[1:], node.kwargs))  # 1, 1.0 and True are not the same here
+        law = laws.get(key) or laws.setdefault(key, f"{operation(node)}(x) -> {expression}")
         value, created = build(graph, expression, {"x": node.args[0]}, node)
         node.replace_all_uses_with(value)
         graph.erase(node)
         code = EXPANSIONS[operation(node)].__code__
-        law = f"{operation(node)}(x) -> {expression}"
         source = f"{code.co_filename}:{code.co_firstlineno}"
         applied.append(Applied(f"expand {operation(node)}", law, before, describe(created), node.origins, source))
     return applied

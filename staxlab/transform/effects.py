@@ -41,7 +41,7 @@ class Effects:
 
     def is_written(self, node: Node) -> bool:
         """Whether some operation of the graph writes memory this value may share."""
-        return self._find(node) in self._written
+        return bool(self._written) and self._find(node) in self._written
 
     def is_input(self, node: Node) -> bool:
         """Whether the value may share memory with an input of the graph."""

@@ -41,6 +41,11 @@ IDENTITIES: tuple[Rule, ...] = (
     Rule("abs is idempotent", apply("abs", apply("abs", x)), apply("abs", x)),
 )
 IDENTITY_LAWS = tuple(rule.law for rule in IDENTITIES)
+#: The same by the operation at the root: a node is matched with the rules that may fit, not with all of them.
+_IDENTITIES_OF = {
+    name: tuple(rule for rule in IDENTITIES if rule.pattern.operation == name)
+    for name in {rule.pattern.operation for rule in IDENTITIES}
+}
 
 # Binary operations that exist as an operator: the operator is the normal form.
 _OPERATOR_FORMS = frozenset({"add", "sub", "mul", "div", "pow", "matmul", "remainder", "eq", "ne", "lt", "le", "gt",
@@ -196,7 +201,7 @@ def _remove_identities(graph: Graph) -> list[Applied]:
     effects: Effects | None = None
     own: dict[Node, Origins] = {}  # what a node stood for before others were replaced by it
     for node in graph:
-        for rule in IDENTITIES:
+        for rule in _IDENTITIES_OF.get(operation(node), ()):
             bindings = rule.match(node)
             if bindings is None:
                 continue

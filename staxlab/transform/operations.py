@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from ..capture.graph import Node
+from ..capture.graph import Node, TensorMeta
 
 OPERATORS: dict[Any, str] = {
     operator.add: "add", operator.sub: "sub", operator.mul: "mul", operator.truediv: "div",
@@ -97,8 +97,6 @@ def is_number(value: Any) -> bool:
 def is_pointwise(node: Node) -> bool:
     """Whether each element of the result depends on the elements of the arguments at the same (broadcast) position
     only."""
-    from ..capture.graph import TensorMeta
-
     if node.meta.get("mutates") or node.meta.get("random") or not isinstance(node.val, TensorMeta):
         return False
     return operation(node) in POINTWISE and "out" not in node.kwargs

@@ -7,7 +7,6 @@ built, it creates the nodes of a replacement. Operators are overloaded, named op
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import sys
 from collections.abc import Callable
@@ -247,7 +246,8 @@ def infer(name: str, args: tuple[Any, ...], root: Node) -> TensorMeta:
     same = next((m for m in (meta, *metas) if m.shape == shape), None)
     stride = same.stride if same is not None else contiguous_stride(shape)
     grad = meta.requires_grad and dtype is not torch.bool
-    return dataclasses.replace(meta, shape=shape, stride=stride, dtype=dtype, requires_grad=grad, storage_offset=0)
+    found = TensorMeta(shape, stride, dtype, meta.device, grad)
+    return meta if found == meta else found  # a graph of equal values shares one description of them
 
 
 def contiguous_stride(shape: tuple[int, ...]) -> tuple[int, ...]:

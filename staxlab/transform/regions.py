@@ -52,6 +52,9 @@ def pointwise_regions(graph: Graph) -> dict[Node, int]:
 def annotate_regions(graph: Graph) -> list[Applied]:
     """Write region numbers into the nodes. Reports one application for each region whose members changed."""
     regions = pointwise_regions(graph)
+    members: dict[int, list[Node]] = {}
+    for node, number in regions.items():
+        members.setdefault(number, []).append(node)
     changed: set[int] = set()
     for node in graph:
         number = regions.get(node)
@@ -63,8 +66,9 @@ def annotate_regions(graph: Graph) -> list[Applied]:
     source = f"{__file__}:{annotate_regions.__code__.co_firstlineno}"
     applied = []
     for number in sorted(changed):
-        names = tuple(f"%{node.name}" for node in regions if regions[node] == number)
-        origins = frozenset().union(*(node.origins for node in regions if regions[node] == number))
+        inside = members.get(number, ())  # none where the number has gone out of use
+        names = tuple(f"%{node.name}" for node in inside)
+        origins = frozenset().union(*(node.origins for node in inside))
         applied.append(
             Applied(
                 "mark region",

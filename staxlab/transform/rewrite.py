@@ -16,7 +16,9 @@ graph it touches. The order of passes is part of the design, since the result is
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+import gc
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -137,6 +139,26 @@ def rewrite(
     Raises TransformError if a pass changes the graph without lowering the measure, leaves a malformed graph, or if
     ``max_rounds`` do not suffice.
     """
+    with _collector_paused():
+        return _rewrite(module, passes, measure, max_rounds)
+
+
+@contextlib.contextmanager
+def _collector_paused() -> Iterator[None]:
+    """No garbage collection: what rewriting makes is kept, in the log, and looking for garbage among it again and again
+    takes as long as the work."""
+    was_running = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_running:
+            gc.enable()
+
+
+def _rewrite(
+    module: GraphModule, passes: Sequence[Pass], measure: Callable[[Graph], Measure], max_rounds: int
+) -> TransformLog:
     current = copy_module(module)
     runs: list[PassRun] = []
     measures = [measure(current.graph)]
