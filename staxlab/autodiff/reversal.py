@@ -171,7 +171,7 @@ class Reversal:
         """One line: length, slots, evaluations."""
         state = "" if self.complete else f", not complete: backward step {self.next_step} is next"
         return (
-            f"{self.length} steps, at most {counted(self.peak_slots, 'slot')} of {self.slots} used, "
+            f"{counted(self.length, 'step')}, at most {counted(self.peak_slots, 'slot')} of {self.slots} used, "
             f"{counted(self.forward_evaluations, 'forward evaluation')}, none repeated beyond {self.repetitions}{state}"
         )
 

@@ -34,6 +34,7 @@ RENDERERS: dict[str, str] = {
     "DecompositionTable": "expansions",
     "Functionalization": "functionalization",
     "StorageRow": "functionalization",
+    "Reversal": "reversal",
     "LoopProgram": "loops",
     "LoopBody": "loops",
     "Schedule": "schedule",
