@@ -46,6 +46,7 @@ RENDERERS: dict[str, str] = {
     "TrafficModel": "traffic",
     "Roofline": "measures",
     "TransformationMap": "transformation_map",
+    "TreatmentTable": "treatments",
     "Tabular": "measures",
     "Compilation": "explorer",
 }
