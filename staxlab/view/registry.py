@@ -35,6 +35,7 @@ RENDERERS: dict[str, str] = {
     "Functionalization": "functionalization",
     "StorageRow": "functionalization",
     "Reversal": "reversal",
+    "ReverseSweep": "straightline",
     "LoopProgram": "loops",
     "LoopBody": "loops",
     "Schedule": "schedule",
