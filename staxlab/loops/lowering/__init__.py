@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from . import (  # noqa: F401  (importing a module registers its rules)
+    adjoint_norms,
+    adjoints,
     binary,
     choosing,
     factories,
