@@ -10,10 +10,13 @@ import torch
 import torch.nn.functional as F
 
 from staxlab.autodiff.joint import JointGraph, joint_graph
+from staxlab.codegen.wrapper import generate_wrapper
 from staxlab.loops.ir import ExternBuffer, LoopProgram
 from staxlab.loops.lowering import basis
 from staxlab.operators.graph import OperatorGraph
-from staxlab.options import host_device_spec
+from staxlab.options import Options, host_device_spec
+from staxlab.runtime.artifact import load
+from staxlab.schedule.dependencies import schedule
 from tests.codegen.cpp_support import compile_program
 
 from .lowered import CPU, GPU, check, lower, module_of, program_of
@@ -443,3 +446,46 @@ def test_loops_of_the_adjoints_over_rows():
             lambda g, x, m, r, w, mask=mask: aten.native_layer_norm_backward(g, x, [96], m, r, w, w, mask),
             g, x, *statistics, w, **bound,
         )  # fmt: skip
+
+
+# -- on a GPU, interpreted --------------------------------------------------------------------------------------------
+
+
+def interpreted(function: Callable, *inputs: torch.Tensor, **tolerance: float) -> int:
+    """Generate Triton kernels, run them through Triton's interpreter, compare with eager execution."""
+    pytest.importorskip("triton")
+    from staxlab.codegen.triton import generate
+    from staxlab.codegen.triton.interpreter import interpret
+
+    scheduled = schedule(program_of(function, *inputs, device=GPU), GPU, Options())
+    generated = generate(scheduled, Options(), GPU)
+    launchers = {k.name: lambda *arguments, kernel=k: interpret(kernel, arguments) for k in generated}
+    got = load(generate_wrapper(scheduled, generated, Options()), launchers).call(list(inputs))
+    expected = [t for t in _tensors(function(*inputs)) if t is not None]
+    torch.testing.assert_close([t for t in got if t is not None], expected, equal_nan=True, **tolerance)
+    return len(generated)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_adjoints_in_triton(dtype):
+    table = {n: f for n, f in (EXACT | ROUNDED).items() if dtype == torch.float32 or "entropy" not in n}
+    g, x = samples(dtype, 96), samples(dtype, 96)
+
+    def together(g, x):
+        return [t for function in table.values() for t in _tensors(function(g, x)) if t.shape == x.shape]
+
+    interpreted(together, g, x, **TOLERANCE[dtype])
+    if dtype == torch.float32:
+        for function in EXACT.values():
+            interpreted(function, *pairs(SPECIAL, dtype), rtol=0, atol=0)
+
+
+def test_adjoints_over_rows_in_triton():
+    g, x, w = torch.randn(5, 24), torch.randn(5, 24), torch.randn(24)
+    bound = {"rtol": 1e-5, "atol": 1e-5}
+    assert interpreted(lambda g, y: aten._softmax_backward_data(g, y, 1, g.dtype), g, x.softmax(1), **bound) == 2
+    _, *statistics = aten.native_layer_norm(x, [24], w, w, 1e-5)
+    assert 5 == interpreted(
+        lambda g, x, m, r, w: aten.native_layer_norm_backward(g, x, [24], m, r, w, w, [True] * 3),
+        g, x, *statistics, w, **bound,
+    )  # fmt: skip

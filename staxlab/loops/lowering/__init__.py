@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from . import (  # noqa: F401  (importing a module registers its rules)
     adjoint_norms,
+    adjoint_windows,
     adjoints,
     binary,
     choosing,
