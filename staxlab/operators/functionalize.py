@@ -148,7 +148,7 @@ class Functionalizer:
             fresh = results[len(results) - len(targets) :]
             for target, way, value in zip(targets, ways, fresh, strict=True):
                 self._store(target, way, value)
-        if func._schema.is_mutable:
+        if func._schema.is_mutable and func not in _UNCOUNTED:
             self._count(targets)
         if not func._schema.returns:
             return None
@@ -273,13 +273,14 @@ class Functionalizer:
             raise NotCovered(f"it writes into {why}", kind)
         if twin is None or entry.home is not None and entry.home.tensor() is target:
             raise NotCovered("it changes the shape of a tensor that is not the program's own", "reshaped")
-        if not entry.chain and entry.memory.owner is not None and entry.memory.owner() is not None:
-            raise NotCovered("it changes the shape of a tensor that has views", "reshaped")
         was_itself = self.current(target) is target
         with self.recorder:
             value = twin(self.current(target), *args[1:], **kwargs)
-        func(*args, **kwargs)  # no contents change; only this object's shape does
         seen = self.table.get(value)
+        owner = entry.memory.owner() if entry.memory.owner is not None else None
+        if not entry.chain and owner is not None:  # its views keep looking at what it was
+            owner.tensor, entry.owner, entry.chain = self.table.stand_in(target), owner, seen.chain
+        func(*args, **kwargs)  # no contents change; only this object's shape does
         if entry.chain:
             entry.chain, entry.start, entry.is_plain = seen.chain, seen.start, seen.is_plain
         else:
@@ -361,6 +362,9 @@ class Way:
 
 # Operators that give all elements one value.
 UNIFORM = frozenset({aten.fill_.Scalar, aten.fill_.Tensor, aten.zero_.default})
+
+# Operators that write, running statistics namely, and raise no version counter.
+_UNCOUNTED = frozenset({aten._native_batch_norm_legit.default, aten._batch_norm_with_update.default})
 
 # View operators that may show an element twice.
 _MAY_OVERLAP = frozenset({aten.expand.default, aten.unfold.default, aten.as_strided.default})
