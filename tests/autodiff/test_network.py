@@ -15,10 +15,10 @@ from staxlab.errors import ConstraintError
 
 
 @st.composite
-def networks(draw, capacity=None, size=st.integers(2, 7)):
+def networks(draw, capacity=None):
     """Networks with parallel and opposite edges, loops at a vertex, and edges into the source."""
     capacity = st.integers(0, 9) if capacity is None else capacity
-    count = draw(size)
+    count = draw(st.integers(2, 7))
     vertex = st.integers(0, count - 1)
     edges = draw(st.lists(st.tuples(vertex, vertex, capacity), max_size=18))
     return FlowNetwork.of(count, edges, 0, count - 1)
