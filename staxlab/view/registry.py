@@ -48,6 +48,7 @@ RENDERERS: dict[str, str] = {
     "Roofline": "measures",
     "TransformationMap": "transformation_map",
     "TreatmentTable": "treatments",
+    "PassCosts": "pass_costs",
     "Tabular": "measures",
     "Compilation": "explorer",
 }
