@@ -33,7 +33,7 @@ def copied(function: Callable, *inputs: torch.Tensor) -> None:
 def library(function: Callable, *inputs: torch.Tensor) -> LoopProgram:
     """A case no rule covers is PyTorch's by design: no warning."""
     program = check(function, *inputs)
-    assert [b.data.reason for b in program.buffers if isinstance(b, ExternBuffer)] == ["library"]
+    assert {b.data.reason for b in program.buffers if isinstance(b, ExternBuffer)} == {"library"}
     return program
 
 
@@ -57,8 +57,17 @@ def test_views(dtype):
     for offset in (0, 1, -2, 5):
         length = torch.empty(4, 5, 6).diagonal(offset, 0, 2).shape
         copied(lambda g: aten.diagonal_backward(g, sizes, offset, 0, 2), values(*length))  # noqa: B023
+        copied(lambda x: aten.diag_embed(x, offset, 0, -1), values(4, 5))  # noqa: B023
     copied(lambda g: aten.slice_backward(g.t(), [5, 4], 0, 1, 3, 1), values(4, 2))
     copied(lambda t: aten.select_backward(t.expand(5), [4, 5], 0, 1), values(1))
+
+
+def test_what_rules_do_not_cover_is_a_library_call():
+    number, at = torch.randn(()), torch.tensor([0])
+    library(lambda x, i: torch.index_select(x, 0, i), number, at)
+    library(
+        lambda g: torch.view_as_real(aten.slice_backward(g, [4], 0, 1, 3, 1)), torch.randn(2, dtype=torch.complex64)
+    )
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -52,6 +52,16 @@ def lower_diagonal_backward(call: Call, gradient: TensorValue, sizes, offset: in
     return lower_diagonal_scatter(call, _zeros(call, sizes), gradient, offset, first, second)
 
 
+@lowering("diag_embed", kind="joining")
+def lower_diag_embed(call: Call, x: TensorValue, offset: int = 0, first: int = -2, second: int = -1) -> TensorValue:
+    """The adjoint of a diagonal over the two dimensions it makes."""
+    return lower_diagonal_scatter(call, _zeros(call, call.meta.shape), x, offset, first, second)
+
+
+# A tangent known to be zero, which eager execution does not allocate.
+lowering("_efficientzerotensor", kind="factory")(lambda call, size, **_: _zeros(call, size))
+
+
 # -- gathering --------------------------------------------------------------------------------------------------------
 
 

@@ -73,6 +73,8 @@ LIBRARY.update(
         # normalisations and attention of vendors' libraries
         "cudnn_batch_norm_backward miopen_batch_norm_backward native_batch_norm_backward batch_norm_backward "
         "native_group_norm_backward _weight_norm_interface_backward _masked_softmax_backward "
+        # forward passes that keep something for these
+        "fractional_max_pool3d max_unpool2d max_unpool3d _upsample_bilinear2d_aa _upsample_bicubic2d_aa "
         # recurrent cells
         "_thnn_fused_lstm_cell_backward _thnn_fused_lstm_cell_backward_impl _thnn_fused_gru_cell_backward "
         "_thnn_differentiable_lstm_cell_backward _thnn_differentiable_gru_cell_backward "
@@ -81,7 +83,9 @@ LIBRARY.update(
         "_ctc_loss_backward _ctc_loss_backward.Tensor multi_margin_loss_backward multilabel_margin_loss_backward "
         # scattered writes
         "embedding_dense_backward _embedding_bag_backward _embedding_bag_dense_backward "
-        "_embedding_bag_per_sample_weights_backward masked_scatter_backward _segment_reduce_backward "
+        "_embedding_bag_per_sample_weights_backward masked_scatter_backward _segment_reduce_backward _embedding_bag col2im "
+        # of complex numbers, or of a number by subscripts
+        "slice_backward select_backward diagonal_backward index_select gather "
         # derivatives of special functions
         "digamma polygamma special_i0e special_i1 special_i1e erfinv i0 "
         # of transforms of real numbers, whose spectra are complex
