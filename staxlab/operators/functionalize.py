@@ -193,7 +193,7 @@ class Functionalizer:
         )
         if not is_injective(window):
             raise NotCovered(f"it writes into a tensor whose elements share memory ({_layout(target)})", "overlap")
-        chain = route(memory.window, window)
+        chain = route(memory.window, window) if _are_alike(target, self._first(target, entry)) else None
         if chain is None and window.numel:
             raise NotCovered(
                 f"it writes into a part of a tensor that views do not reach ({_layout(target)})", "overlap"
@@ -313,10 +313,11 @@ class Functionalizer:
         ways = route(Window.of(viewed, known.start), window)
         if ways is not None:
             return (*known.chain, replace(step, route=ways)), plain
-        ways = route(memory.window, window)
+        alike = _are_alike(tensor, self._first(viewed, known))
+        ways = route(memory.window, window) if alike else None
         if ways is not None:
             return ways, plain
-        inside = contains(memory.window, window)
+        inside = contains(memory.window, window) and alike
         why = "in an order that views do not have" if inside else "where no element of it is"
         self.protect(memory, f"memory that as_strided addresses {why}", "outside")
         return (*known.chain, step), plain
@@ -336,7 +337,8 @@ class Functionalizer:
             windows = [Window.of(tensor, tensor.data_ptr() - start) for tensor in group]
             for owner, outer in zip(entries, windows, strict=True):
                 chains = [() if inner is outer else route(outer, inner) for inner in windows]
-                if _is_one(group) and None not in chains and is_injective(outer):
+                alike = _are_alike(*group) and len(set(map(storage_key, group))) == 1
+                if alike and None not in chains and is_injective(outer):
                     kept = Owner(owner.reference())
                     owner.memory.owner = weakref.ref(kept)
                     for entry, inner, chain in zip(entries, windows, chains, strict=True):
@@ -391,10 +393,9 @@ def _sharing(inputs: Sequence[Tensor]) -> list[list[Tensor]]:
     return [part for group in groups if len(group) > 1 for part in _connected(group)]
 
 
-def _is_one(tensors: list[Tensor]) -> bool:
-    """Whether the elements of all are the same ones of one storage, as far as dtypes and pending signs go."""
-    kinds = {(storage_key(x), x.dtype, x.is_neg(), x.is_conj()) for x in tensors}
-    return len(kinds) == 1
+def _are_alike(*tensors: Tensor) -> bool:
+    """Whether the same bytes are the same numbers in all of them."""
+    return len({(x.dtype, x.is_neg(), x.is_conj()) for x in tensors}) == 1
 
 
 def _connected(tensors: list[Tensor]) -> list[list[Tensor]]:
