@@ -125,7 +125,7 @@ def _replace(
 def _refuse(rule: Rule, node: Node, replacement: Any, objection: str | None) -> None:
     if objection is not None:
         raise TransformError(
-            f"rule {rule.name!r}, {rule.law}, is refused at %{node.name}: {replacement} {objection}\n"
+            f"rule {rule.name!r}, {rule.law}, is refused at %{node.name}: its replacement {replacement} {objection}\n"
             f"  the rule is written at {rule.source}",
             where=node.location,
             remedy="correct the rule, or give it a condition that leaves this node alone: Rule(..., where=condition)",
