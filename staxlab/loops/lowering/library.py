@@ -83,7 +83,8 @@ LIBRARY.update(
         "_ctc_loss_backward _ctc_loss_backward.Tensor multi_margin_loss_backward multilabel_margin_loss_backward "
         # scattered writes
         "embedding_dense_backward _embedding_bag_backward _embedding_bag_dense_backward "
-        "_embedding_bag_per_sample_weights_backward masked_scatter_backward _segment_reduce_backward _embedding_bag col2im "
+        "_embedding_bag_per_sample_weights_backward _embedding_bag masked_scatter_backward _segment_reduce_backward "
+        "col2im "
         # of complex numbers, or of a number by subscripts
         "slice_backward select_backward diagonal_backward index_select gather "
         # derivatives of special functions
