@@ -160,7 +160,7 @@ def outcome(function, make, signed_zero: bool = True):
     for _ in range(2):
         try:
             seen.append(observe(function, [make()], signed_zero=signed_zero))
-        except RuntimeError as error:
+        except (RuntimeError, IndexError) as error:
             seen.append({"refused": type(error)})
     return seen
 
