@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import re
 
 import pytest
@@ -201,6 +202,23 @@ def test_a_pass_that_never_stops_is_stopped():
     flip = Pass("Flip", lambda graph: [Applied("flip", "", (), (), frozenset())], annotates=True)
     with pytest.raises(TransformError, match="no fixed point after 5 rounds"):
         rewrite(trace(lambda x: x + 1, (X,)).module, (flip,), measure, 5)
+
+
+@pytest.mark.parametrize("was_running", [True, False])
+def test_the_collector_is_left_as_it_was(was_running):
+    """It rests while passes run, and rewriting that fails must not leave it off."""
+    seen = []
+    watch = Pass("Watch", lambda graph: seen.append(gc.isenabled()) or [])
+    flip = Pass("Flip", lambda graph: [Applied("flip", "", (), (), frozenset())], annotates=True)
+    module = trace(lambda x: x + 1, (X,)).module
+    try:
+        (gc.enable if was_running else gc.disable)()
+        rewrite(module, (watch,), measure, 5)
+        with pytest.raises(TransformError):
+            rewrite(module, (watch, flip), measure, 5)
+        assert gc.isenabled() == was_running and not any(seen)
+    finally:
+        gc.enable()
 
 
 def test_a_broken_graph_is_found():
