@@ -23,7 +23,8 @@ from ..capture.isolation import CallFacts, Watcher, storage_key
 from ..capture.module import GraphModule, Interpreter
 from .effects import Effects
 
-#: How far two results may round apart, in units of the dtype's epsilon, relative to the largest number involved.
+#: How far two results may round apart, in units of the dtype's epsilon, relative to the largest number involved. A
+#: quarter of it in 16-bit formats, where it would be an eighth of the number.
 ROUNDINGS = 16
 _EFFECTS = ("mutates", "random", "reads_data", "foreign")
 _UNKNOWN = object()
@@ -178,7 +179,7 @@ def _different_values(expected: torch.Tensor, found: torch.Tensor, arguments: li
     if expected.dtype.is_floating_point or expected.dtype.is_complex:
         largest = max((float(t.abs().nan_to_num(0, 0, 0).max()) for t in (expected, *arguments)
                        if t.numel() and t.dtype.is_floating_point), default=1.0)  # fmt: skip
-        slack = ROUNDINGS * torch.finfo(expected.dtype).eps
+        slack = (ROUNDINGS if expected.dtype.itemsize > 2 else ROUNDINGS / 4) * torch.finfo(expected.dtype).eps
         same = torch.isclose(found, expected, rtol=slack, atol=slack * largest, equal_nan=True)
     else:
         same = found == expected

@@ -102,7 +102,8 @@ def _table_pane(record: Any) -> Pane:
         parts.append(element("details", said, shown, more, class_="sx-more"))
     parts.append(_names("rules end in and only PyTorch runs", record.fallbacks))
     parts.append(_names("ran on no sample: their depth is not known", record.unobserved))
-    said = f"{len(record.rules):,} rules, depth at most {max(by_depth, default=0)}"
+    said = f"{len(record.rules):,} rules, {len(record.reachable):,} of them end in the basis"
+    said += f", depth at most {max(by_depth, default=0)}"
     return Pane("decompositions", "Decomposition rules", join(parts), said, record.format())
 
 

@@ -245,3 +245,27 @@ def test_the_example_in_contributing_runs(repository, capsys):
     exec(compile(example, "CONTRIBUTING.md", "exec"), {"__name__": "example"})
     printed = capsys.readouterr().out
     assert "exact" in printed and "twice the negative: -x * -1 -> x" in printed
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16])
+def test_rounding_is_measured_in_the_dtype(dtype):
+    square = Rule("square of a root", apply("sqrt", x) * apply("sqrt", x), x)
+    doubled = Rule("a tenth too much", apply("sqrt", x) * apply("sqrt", x), x * 1.1)
+
+    def fn(a):
+        return (torch.sqrt(a.exp()) * torch.sqrt(a.exp())).sum()
+
+    assert len(rewritten(fn, GRID.to(dtype), rules=[square]).final.graph.calls) == 2
+    with pytest.raises(TransformError, match="changes values"):
+        rewritten(fn, GRID.to(dtype), rules=[doubled])
+
+
+def test_expanded_and_empty_samples_are_copied_as_they_lie():
+    largest = Rule("largest", -apply("amax", -x), apply("amin", x))
+    for sample in (GRID[:1].expand(4, 4), GRID.t(), GRID[:, ::2], GRID[1:, 1:]):
+        log = rewritten(lambda a: -torch.amax(-(a * 1.5).sin()) + 1, sample, rules=[largest])
+        assert "amin" in operations(log.final) and torch.equal(
+            log.final(sample), -torch.amax(-(sample * 1.5).sin()) + 1
+        )
+    log = rewritten(lambda a: torch.neg(a.exp()) * -1 + 1, torch.empty(0, 3), rules=[TWICE])
+    assert operations(log.final) == ["exp", "operator.add"]
