@@ -27,7 +27,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
+from heapq import heappop, heappush
+from typing import Any, NoReturn
 
 from ..errors import StaxError
 from ..specialize.report import counted
@@ -256,7 +257,8 @@ def simulate(
     run = _Run(name, length, slots, repetitions)
     for move in order:
         run.make(move)
-    run.require(run.next_step == 0, Rule.COMPLETE, f"backward step {run.next_step} has not been run", None)
+    if run.next_step:
+        run.refuse(Rule.COMPLETE, f"backward step {run.next_step} has not been run", None)
     return run.history()
 
 
@@ -267,6 +269,7 @@ class _Run:
         self.name, self.length, self.limit, self.repetitions = name, length, slots, repetitions
         self.held: list[tuple[int, int, int] | None] = [(0, 0, -1)]  # per slot: state, since when, since which move
         self.held += [None] * ((slots or 1) - 1)
+        self.free = list(range(1, len(self.held)))  # a heap: a state goes into the lowest free slot
         self.present: dict[int, list[int]] = {0: [0]}  # state: the slots that hold it
         self.at_hand, self.next_step, self.time, self.occupied = 0, length, 0, 1
         self.evaluations = [0] * length
@@ -275,57 +278,60 @@ class _Run:
         self.used: list[int] = []
         self.residences: list[Residence] = []
 
-    def require(self, holds: bool, rule: Rule, reason: str, move: Any) -> None:
-        if not holds:
-            raise ReversalError(rule, reason, len(self.moves), move, self.history())
+    def refuse(self, rule: Rule, reason: str, move: Any) -> NoReturn:
+        raise ReversalError(rule, reason, len(self.moves), move, self.history())
 
     def make(self, move: Move) -> None:
-        kinds = (Advance, Store, Free, Reverse)
-        self.require(isinstance(move, kinds), Rule.KNOWN_MOVE, f"{move!r} is no move", move)
-        numbers = tuple(vars(move).values())
-        whole = all(isinstance(number, int) and not isinstance(number, bool) for number in numbers)
+        if not isinstance(move, Advance | Store | Free | Reverse):
+            self.refuse(Rule.KNOWN_MOVE, f"{move!r} is no move", move)
         lowest = 1 if isinstance(move, Reverse) else 0
-        self.require(
-            whole and all(lowest <= number <= self.length for number in numbers),
-            Rule.IN_CHAIN, f"the chain has the states 0 to {self.length} and the steps 1 to {self.length}", move,
-        )  # fmt: skip
-        getattr(self, f"_{type(move).__name__.lower()}")(move)
+        for number in vars(move).values():
+            if type(number) is not int or not lowest <= number <= self.length:
+                reason = f"the chain has the states 0 to {self.length} and the steps 1 to {self.length}"
+                self.refuse(Rule.IN_CHAIN, reason, move)
+        match move:
+            case Advance():
+                self._advance(move)
+            case Store():
+                self._store(move)
+            case Free():
+                self._free(move)
+            case Reverse():
+                self._reverse(move)
         self.moves.append(move)
         self.times.append(self.time)
         self.used.append(self.occupied)
 
     def _advance(self, move: Advance) -> None:
-        self.require(move.stop > move.start, Rule.FORWARD, f"it goes from {move.start} to {move.stop}", move)
+        if move.stop <= move.start:
+            self.refuse(Rule.FORWARD, f"it goes from {move.start} to {move.stop}", move)
         self._require_present(move.start, Rule.FROM_CHECKPOINT, move)
-        if self.repetitions is not None:
-            over = next(
-                (k for k in range(move.start + 1, move.stop + 1) if self.evaluations[k - 1] >= self.repetitions), None
-            )
-            reason = f"forward step {over} has been computed {_times(self.repetitions)} already"
-            self.require(over is None, Rule.REPETITIONS, reason, move)
+        for k in range(move.start, move.stop):
+            if self.repetitions is not None and self.evaluations[k] >= self.repetitions:
+                reason = f"forward step {k + 1} has been computed {_times(self.repetitions)} already"
+                self.refuse(Rule.REPETITIONS, reason, move)
         for k in range(move.start, move.stop):
             self.evaluations[k] += 1
         self.at_hand = move.stop
         self.time += move.stop - move.start
 
     def _store(self, move: Store) -> None:
-        self.require(
-            move.state == self.at_hand, Rule.STORE_AT_HAND, f"the state at hand is {self.at_hand}", move
-        )  # fmt: skip
-        slot = next((k for k, held in enumerate(self.held) if held is None), None)
-        if slot is None and self.limit is None:
-            slot = len(self.held)
+        if move.state != self.at_hand:
+            self.refuse(Rule.STORE_AT_HAND, f"the state at hand is {self.at_hand}", move)
+        if not self.free and self.limit is None:
+            self.free.append(len(self.held))
             self.held.append(None)
-        self.require(slot is not None, Rule.FREE_SLOT, f"all {len(self.held)} hold {self._stored_text()}", move)
-        assert slot is not None
+        if not self.free:
+            self.refuse(Rule.FREE_SLOT, f"all {len(self.held)} hold {self._stored_text()}", move)
+        slot = heappop(self.free)
         self.held[slot] = (move.state, self.time, len(self.moves))
         self.present.setdefault(move.state, []).append(slot)
         self.occupied += 1
 
     def _free(self, move: Free) -> None:
         slots = self.present.get(move.state)
-        self.require(bool(slots), Rule.FREE_STORED, f"stored are {self._stored_text()}", move)
-        assert slots
+        if not slots:
+            self.refuse(Rule.FREE_STORED, f"stored are {self._stored_text()}", move)
         slot = slots.pop()
         if not slots:
             del self.present[move.state]
@@ -337,21 +343,21 @@ class _Run:
         state, start, first = held
         self.residences.append(Residence(state, slot, start, self.time, first, move))
         self.held[slot] = None
+        heappush(self.free, slot)
         self.occupied -= 1
 
     def _reverse(self, move: Reverse) -> None:
-        known = f"the adjoint of z_{self.next_step} is known, so backward step {self.next_step} is next"
-        if self.next_step == 0:
-            known = "all backward steps have been run"
-        self.require(move.step == self.next_step, Rule.LAST_FIRST, known, move)
+        if move.step != self.next_step:
+            known = f"the adjoint of z_{self.next_step} is known, so backward step {self.next_step} is next"
+            self.refuse(Rule.LAST_FIRST, known if self.next_step else "all backward steps have been run", move)
         self._require_present(move.step - 1, Rule.STATE_PRESENT, move)
         self.next_step -= 1
         self.time += 1
 
     def _require_present(self, state: int, rule: Rule, move: Move) -> None:
-        found = state == self.at_hand or state in self.present
-        reason = f"z_{state} is neither; stored are {self._stored_text()}, at hand is {self.at_hand}"
-        self.require(found, rule, reason, move)
+        if state != self.at_hand and state not in self.present:
+            reason = f"z_{state} is neither; stored are {self._stored_text()}, at hand is {self.at_hand}"
+            self.refuse(rule, reason, move)
 
     def _stored_text(self) -> str:
         return ", ".join(map(str, sorted(state for state, slots in self.present.items() for _ in slots))) or "none"

@@ -257,11 +257,17 @@ def joint(program: Program) -> Program:
     return straight_line(both, program.inputs, f"joint {program.name}")
 
 
+def gradient_program(program: Program) -> Program:
+    """:func:`joint` without the result among its outputs: a program for the derivatives alone, one for each input."""
+    both = joint(program)
+    return Program(both.inputs, both.instructions, both.outputs[1:], f"gradient of {program.name}")
+
+
 def weighted(program: Program, weights: Sequence[Any], name: str | None = None) -> Program:
     """The program whose one output is the sum of the outputs of ``program``, each times its weight (a number).
 
-    With reverse mode this is ``u^T J``; applied to the gradient part of :func:`joint`, it is ``grad f . v``, whose
-    gradient is the product of the Hessian with ``v``. Raises ProgramError for another number of weights.
+    With reverse mode this gives ``u^T J``; applied to :func:`gradient_program` it is ``grad f . v``, whose gradient is
+    the product of the Hessian with ``v``. Raises ProgramError for another number of weights.
     """
     if len(weights) != len(program.outputs):
         raise ProgramError(f"{program.name} has {len(program.outputs)} outputs and was given {len(weights)} weights")

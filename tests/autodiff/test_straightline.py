@@ -27,7 +27,7 @@ from staxlab.autodiff.straightline import (
     straight_line,
     tanh,
 )
-from staxlab.autodiff.sweeps import forward_mode, joint, reverse_mode, weighted
+from staxlab.autodiff.sweeps import forward_mode, gradient_program, joint, reverse_mode, weighted
 
 
 @st.composite
@@ -172,8 +172,7 @@ def test_a_joint_program_can_be_differentiated_again(case, data):
     program, inputs = case
     swept(program, inputs)
     direction = data.draw(st.lists(st.integers(-2, 2).map(Fraction), min_size=program.inputs, max_size=program.inputs))
-    both = joint(program)
-    gradient = Program(both.inputs, both.instructions, both.outputs[1:], "gradient")
+    gradient = gradient_program(program)
     product = reverse_mode(weighted(gradient, direction), inputs).gradient
     along = forward_mode(gradient, inputs, direction).derivative
     along = along if isinstance(along, tuple) else (along,)
@@ -182,8 +181,7 @@ def test_a_joint_program_can_be_differentiated_again(case, data):
 
 def test_the_rosenbrock_function_has_its_hessian():
     f = straight_line(lambda x, y: (1 - x) * (1 - x) + 100 * ((y - x * x) * (y - x * x)), 2)
-    both = joint(f)
-    gradient = Program(2, both.instructions, both.outputs[1:])
+    gradient = gradient_program(f)
     assert gradient(Fraction(2), Fraction(3)) == (2 * (2 - 1) - 400 * 2 * (3 - 4), 200 * (3 - 4))
     hessian = reverse_mode(weighted(gradient, (1, 0)), [Fraction(2), Fraction(3)]).gradient
     assert hessian == (2 - 400 * (3 - 3 * 4), -400 * 2)
