@@ -19,10 +19,10 @@ import torch
 from ..capture.graph import Graph, Node, TensorMeta, map_nodes, nodes_in
 from ..capture.module import GraphModule
 from ..errors import LoweringError, TransformError
-from ..operators.basis import has_effect, is_random
+from ..operators.basis import has_effect
 from ..operators.graph import OperatorGraph
 from .graph import JointGraph
-from .values import Kinds, clone_meta, modified_primals, without_grad
+from .values import Kinds, clone_meta, is_repeatable, modified_primals, without_grad
 
 aten = torch.ops.aten
 
@@ -87,9 +87,9 @@ class _Division:
                 where=node.location,
                 remedy="modify a copy of the input (.clone()) in place",
             )
-        if node.op == "call_function" and isinstance(node.target, torch._ops.OpOverload) and is_random(node.target):
+        if not is_repeatable(node):
             raise LoweringError(
-                f"the backward pass needs the random values %{node.name}, which cannot be drawn twice",
+                f"the backward pass needs %{node.name}, which is not saved, and {node.target} must not run twice",
                 where=node.location,
             )
 

@@ -88,11 +88,7 @@ class ForwardValue:
 
     @property
     def is_repeatable(self) -> bool:
-        """Whether computing it again gives the same value and does nothing besides, whatever it costs."""
-        target = self.node.target
-        if self.node.op != "call_function" or not isinstance(target, torch._ops.OpOverload):
-            return target is operator.getitem
-        return not (is_random(target) or is_foreign(target) or target._schema.is_mutable)
+        return is_repeatable(self.node)
 
     @property
     def name(self) -> str:
@@ -111,6 +107,13 @@ def forward_values(joint: JointGraph, kind_of: KindOf) -> tuple[ForwardValue, ..
     by then its old contents are gone: saving it means copying it.
     """
     return _Analysis(joint, kind_of).values()
+
+
+def is_repeatable(node: Node) -> bool:
+    """Whether running the node again gives the same value and does nothing besides, whatever it costs."""
+    if node.op != "call_function" or not isinstance(node.target, torch._ops.OpOverload):
+        return node.op == "get_attr" or node.target is operator.getitem
+    return not (is_random(node.target) or is_foreign(node.target) or node.target._schema.is_mutable)
 
 
 def modified_primals(joint: JointGraph) -> frozenset[Node]:
