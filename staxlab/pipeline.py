@@ -4,6 +4,9 @@
 
     capture -> transforms -> operators -> loops -> schedule -> kernels -> wrapper -> artifact
 
+A region that is differentiated goes through ``joint`` and ``partition`` before ``operators``, which is then the forward
+half; the backward half is a compilation of its own, made when it is first needed (Section 5.6).
+
 A stage is one function from the records made so far to the next record. Backends are prefixes of the list (Section
 11.4): ``eager`` runs the transformed graph, ``aot_eager`` the operator graph, ``stax`` all of it, so a wrong value can
 be blamed on a layer by shortening the prefix. The timing split, the explorer and the error locator iterate the list.
@@ -19,6 +22,7 @@ from typing import Any
 
 import torch
 
+from .autodiff.runtime import TrainingRegion
 from .capture.autograd import autograd_obstacle
 from .capture.graph import Graph
 from .capture.module import GraphModule, Interpreter
@@ -37,6 +41,7 @@ class Stage:
     title: str
     section: str
     run: Callable[[Compilation], Any]
+    differentiates: bool = False  # whether only training needs it
 
 
 @dataclass(frozen=True)
@@ -55,12 +60,13 @@ class Fallback:
 class Compilation:
     """The ordered record of one compilation, complete or up to the stage its backend ends with.
 
-    ``capture``, ``transforms``, ``operators``, ``loops``, ``schedule``, ``kernels``, ``wrapper``, ``artifact`` are the
+    ``capture``, ``transforms``, ``joint``, ``partition``, ``operators``, ``loops``, ``schedule``, ``kernels``, ``wrapper``, ``artifact`` are the
     records of the stages; ``key`` and ``guards`` say for which inputs the result holds; ``timings`` maps stage names to
     seconds. In a notebook the object draws itself as a stepper.
 
     A record is None where its stage did not run: beyond the backend's last stage, or because the region runs operator
-    by operator (an input requires grad, say). ``fallback_reason`` then says why, and ``fallback_remedy`` what to do.
+    by operator. ``fallback_reason`` then says why, and ``fallback_remedy`` what to do. ``trains`` says that gradients
+    are recorded; ``backward`` is then the compilation of the backward half, once it was needed, and None before.
     """
 
     name: str
@@ -75,6 +81,8 @@ class Compilation:
     arguments: tuple[tuple, dict] | None = field(default=None, repr=False)
     executor: Callable[[list[torch.Tensor]], Any] | None = field(default=None, repr=False)
     fallback: Fallback | None = None
+    trains: bool = False
+    backward: Compilation | None = field(default=None, repr=False)
 
     @property
     def fallback_reason(self) -> str | None:
@@ -154,7 +162,7 @@ class Compilation:
     def decisions(self) -> tuple[Decision, ...]:
         """Every decision any stage took, in order."""
         found: list[Decision] = []
-        for record in (self.loops, self.schedule, *(self.kernels or ())):
+        for record in (self.partition, self.loops, self.schedule, *(self.kernels or ())):
             found += getattr(record, "decisions", ())
         return tuple(found)
 
@@ -248,10 +256,26 @@ def _transforms(compilation: Compilation) -> Any:
     return transform(compilation.capture, compilation.options)
 
 
+def _joint(compilation: Compilation) -> Any:
+    from .autodiff.joint import joint_graph
+    from .loops.lowering import basis
+
+    return joint_graph(compilation.transforms.final, compilation.sample, compilation.options, basis=basis())
+
+
+def _partition(compilation: Compilation) -> Any:
+    from .autodiff.partition import partition
+    from .loops.lowering import kind_of
+
+    return partition(compilation.joint, compilation.options, kind_of=kind_of)
+
+
 def _operators(compilation: Compilation) -> Any:
     from .loops.lowering import basis
     from .operators.record import record
 
+    if compilation.partition is not None:
+        return compilation.partition.forward
     return record(compilation.transforms.final, compilation.sample, compilation.options, basis=basis())
 
 
@@ -293,6 +317,8 @@ def _artifact(compilation: Compilation) -> Any:
 STAGES: tuple[Stage, ...] = (
     Stage("capture", "Captured graph", "Section 3", _capture),
     Stage("transforms", "Graph transformation", "Section 4", _transforms),
+    Stage("joint", "Joint graph", "Section 5.3", _joint, differentiates=True),
+    Stage("partition", "Rematerialization", "Section 5.4", _partition, differentiates=True),
     Stage("operators", "Operator graph", "Section 5.1", _operators),
     Stage("loops", "Loop IR", "Section 6", _loops),
     Stage("schedule", "Schedule", "Section 7", _schedule),
@@ -346,6 +372,8 @@ def compile_region(
         last = "wrapper"
     try:
         for stage in STAGES:
+            if stage.differentiates and not compilation.trains:
+                continue
             reason = _attempt(compilation, stage)
             if reason is not None:
                 _fall_back(compilation, reason, warned)
@@ -375,6 +403,7 @@ def _attempt(compilation: Compilation, stage: Stage) -> Fallback | None:
         return _failure(stage, error)
     if stage.name == "capture":
         compilation.sample = compilation.capture.samples
+        compilation.trains = torch.is_grad_enabled() and any(map(_requires_grad, compilation.sample))
     return _obstacle(compilation, stage.name)
 
 
@@ -414,13 +443,9 @@ def _obstacle(compilation: Compilation, stage: str) -> Fallback | None:
         return None
     if compilation.options.dynamic:
         return Fallback("kernels with symbolic sizes (Section 10.3) are not there yet", REMEDIES["symbolic"])
-    if stage == "capture" and torch.is_grad_enabled() and any(t.requires_grad for t in compilation.sample):
-        pairs = zip(compilation.graph.placeholders, compilation.sample, strict=False)
-        names = ", ".join([node.name for node, tensor in pairs if tensor.requires_grad][:3])
-        reason = f"an input requires grad ({names}), and autograd runs training regions operator by operator for now"
-        return Fallback(reason, REMEDIES["requires-grad"])
     if stage == "capture":
-        fallback = autograd_obstacle(compilation.graph) or memory_obstacle(compilation.graph)
+        fallback = autograd_obstacle(compilation.graph, trains=compilation.trains)
+        fallback = fallback or memory_obstacle(compilation.graph)
         if fallback is not None:
             reason, kind, node = fallback
             return Fallback(reason, REMEDIES[kind], node.location)
@@ -431,8 +456,8 @@ def _obstacle(compilation: Compilation, stage: str) -> Fallback | None:
         node = compilation.capture.opaque_nodes[0]
         reason = f"{node.target_name()} decides by the data it reads inside"
         return Fallback(reason, REMEDIES["opaque"], node.location)
-    if stage == "operators" and compilation.operators.obstacles:
-        first = compilation.operators.obstacles[0]
+    if stage in ("joint", "operators") and compilation.records[stage].obstacles:
+        first = compilation.records[stage].obstacles[0]
         return Fallback(f"%{first.node}: {first.reason}", REMEDIES.get(first.kind), first.location)
     return None
 
@@ -448,18 +473,65 @@ def _fall_back(compilation: Compilation, fallback: Fallback, warned: dict | None
     compilation.fallback = fallback
     remedy = f"\n  remedy: {fallback.remedy}" if fallback.remedy else ""
     warn_user(f"{compilation.name} runs operator by operator: {fallback}{remedy}", FallbackWarning, warned)
-    if "transforms" not in compilation.records:
+    if compilation.capture is not None and "transforms" not in compilation.records:
         _run_stage(compilation, STAGES[1])
 
 
+def _requires_grad(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.requires_grad
+
+
 def _executor(compilation: Compilation) -> Callable[[list[torch.Tensor]], Any] | None:
+    """What runs when the compilation is called."""
+    forward = _half_executor(compilation)
+    if compilation.partition is None or compilation.fallback or forward is None:
+        return forward
+    return TrainingRegion(
+        compilation.joint,
+        forward,
+        compilation.partition.saved_places,
+        lambda undefined: compile_backward(compilation, undefined).executor,
+    )
+
+
+def compile_backward(
+    compilation: Compilation, undefined: frozenset[int] = frozenset(), warned: dict | None = None
+) -> Compilation:
+    """The backward half of a training compilation through the stages from ``loops`` on (Section 5.6).
+
+    ``undefined`` are the differentiable outputs to which no upstream gradient comes. The one for none such is kept as
+    ``compilation.backward``. Failures are treated as those of :func:`compile_region`.
+    """
+    from .autodiff.partition import prune_tangents
+
+    graph = compilation.partition.backward
+    half = Compilation(f"{compilation.name}, backward", compilation.target, compilation.options, compilation.device)
+    half.records["operators"] = prune_tangents(graph, undefined) if undefined else graph
+    last = max(compilation.records, key=_ORDER.__getitem__)
+    for stage in STAGES[_ORDER["operators"] + 1 : _ORDER[last] + 1]:
+        reason = _attempt(half, stage)
+        if reason is not None:
+            _fall_back(half, reason, warned)
+            break
+    half.executor = _half_executor(half)
+    _warn_about_fallbacks(half, warned)
+    if not undefined:
+        compilation.backward = half
+    return half
+
+
+_ORDER = {stage.name: place for place, stage in enumerate(STAGES)}
+
+
+def _half_executor(compilation: Compilation) -> Callable[[list[torch.Tensor]], Any] | None:
+    """What runs a forward or backward half, or a region without halves."""
     if compilation.artifact is not None:
         call = compilation.artifact.call
         constants = _tensor_constants(compilation)
         return (lambda inputs: call([*inputs, *constants])) if constants else call
-    if compilation.options.backend == "eager" or compilation.fallback_reason:
+    if compilation.transforms is not None and (compilation.options.backend == "eager" or compilation.fallback_reason):
         return _flat(compilation.transforms.final)
-    if compilation.options.backend == "aot_eager":
+    if compilation.options.backend == "aot_eager" or compilation.fallback_reason:
         return _flat(compilation.operators.module)
     return None
 
