@@ -10,6 +10,7 @@ from __future__ import annotations
 from . import errors
 from .api import compile, explain, trace
 from .capture.gates import gate
+from .derivatives import hvp, jvp
 from .errors import (
     BuildError,
     CaptureError,
@@ -52,6 +53,8 @@ __all__ = [
     "errors",
     "explain",
     "gate",
+    "hvp",
+    "jvp",
     "register_lowering",
     "trace",
 ]

@@ -60,13 +60,14 @@ class Fallback:
 class Compilation:
     """The ordered record of one compilation, complete or up to the stage its backend ends with.
 
-    ``capture``, ``transforms``, ``joint``, ``partition``, ``operators``, ``loops``, ``schedule``, ``kernels``, ``wrapper``, ``artifact`` are the
-    records of the stages; ``key`` and ``guards`` say for which inputs the result holds; ``timings`` maps stage names to
-    seconds. In a notebook the object draws itself as a stepper.
+    ``capture``, ``transforms``, ``joint``, ``partition``, ``operators``, ``loops``, ``schedule``, ``kernels``,
+    ``wrapper``, ``artifact`` are the records of the stages; ``key`` and ``guards`` say for which inputs the result
+    holds; ``timings`` maps stage names to seconds. In a notebook the object draws itself as a stepper.
 
     A record is None where its stage did not run: beyond the backend's last stage, or because the region runs operator
     by operator. ``fallback_reason`` then says why, and ``fallback_remedy`` what to do. ``trains`` says that gradients
     are recorded; ``backward`` is then the compilation of the backward half, once it was needed, and None before.
+    ``derivative`` is "jvp" or "hvp" where it is not the function itself that is computed (:mod:`staxlab.derivatives`).
     """
 
     name: str
@@ -82,6 +83,7 @@ class Compilation:
     executor: Callable[[list[torch.Tensor]], Any] | None = field(default=None, repr=False)
     fallback: Fallback | None = None
     trains: bool = False
+    derivative: str | None = None
     backward: Compilation | None = field(default=None, repr=False)
 
     @property
@@ -276,6 +278,16 @@ def _operators(compilation: Compilation) -> Any:
 
     if compilation.partition is not None:
         return compilation.partition.forward
+    if compilation.derivative is not None:
+        from .autodiff import forward_mode
+
+        graph_of = {"jvp": forward_mode.jacobian_vector_graph, "hvp": forward_mode.hessian_vector_graph}
+        count = len(compilation.sample)
+        half = (count - len(compilation.capture.free_places)) // 2
+        tangents = {place: place + half for place in range(count - 2 * half, count - half)}
+        return graph_of[compilation.derivative](
+            compilation.transforms.final, compilation.sample, tangents, basis=basis()
+        )
     return record(compilation.transforms.final, compilation.sample, compilation.options, basis=basis())
 
 
@@ -345,6 +357,7 @@ def compile_region(
     runnable: bool = True,
     key: Any = None,
     warned: dict | None = None,
+    derivative: str | None = None,
 ) -> Compilation:
     """Run the stages of ``options.backend`` on a function and sample arguments.
 
@@ -366,8 +379,9 @@ def compile_region(
         key=key,
         function=function,
         arguments=(args, kwargs),
+        derivative=derivative,
     )
-    last = BACKENDS[options.backend]
+    last = "operators" if derivative and options.backend == "eager" else BACKENDS[options.backend]
     if last == "artifact" and not runnable:
         last = "wrapper"
     try:
@@ -463,6 +477,12 @@ def _obstacle(compilation: Compilation, stage: str) -> Fallback | None:
 
 
 def _fall_back(compilation: Compilation, fallback: Fallback, warned: dict | None) -> None:
+    if compilation.derivative and compilation.operators is None:
+        raise LoweringError(
+            f"the {compilation.derivative} of {compilation.name} cannot be compiled: {fallback.reason}",
+            where=fallback.where,
+            remedy=fallback.remedy or "use torch.func on the function itself",
+        )
     if compilation.options.strict_native:
         otherwise = "without strict_native the region runs operator by operator"
         raise LoweringError(
@@ -529,11 +549,12 @@ def _half_executor(compilation: Compilation) -> Callable[[list[torch.Tensor]], A
         call = compilation.artifact.call
         constants = _tensor_constants(compilation)
         return (lambda inputs: call([*inputs, *constants])) if constants else call
-    if compilation.transforms is not None and (compilation.options.backend == "eager" or compilation.fallback_reason):
+    interpreted = compilation.options.backend != "stax" or compilation.fallback_reason
+    if compilation.transforms is None or compilation.derivative:
+        return _flat(compilation.operators.module) if interpreted else None
+    if compilation.options.backend == "eager" or compilation.fallback_reason:
         return _flat(compilation.transforms.final)
-    if compilation.options.backend == "aot_eager" or compilation.fallback_reason:
-        return _flat(compilation.operators.module)
-    return None
+    return _flat(compilation.operators.module) if interpreted else None
 
 
 def _tensor_constants(compilation: Compilation) -> list[torch.Tensor]:

@@ -115,9 +115,7 @@ class JointRecorder(Recorder):
             self.stale.append(Obstacle(node.name, "modified-after-saving", reason, node.location))
         return value
 
-    def _results(
-        self, returned: list[Any], leaves: list[Any]
-    ) -> tuple[list[torch.Tensor], tuple[Result, ...]]:
+    def _results(self, returned: list[Any], leaves: list[Any]) -> tuple[list[torch.Tensor], tuple[Result, ...]]:
         """Split what the function returns into forward outputs and the views to be replayed on them or on inputs."""
         places = {id(leaf): place for place, leaf in enumerate(leaves)}
         by_placeholder = {node: place for place, node in enumerate(self.graph.placeholders)}
@@ -188,20 +186,25 @@ class JointRecorder(Recorder):
         traced = [(output, seed) for output, seed in zip(outputs, self.seeds, strict=True) if seed is not None]
         if not traced or not wanted:
             return [None] * len(leaves)
-        self.in_backward = True
-        try:
-            with self:
-                found = torch.autograd.grad(
-                    [output for output, _ in traced], wanted, [seed for _, seed in traced], allow_unused=True
-                )
-                nodes = {id(leaf): self.node_of(g) for leaf, g in zip(wanted, found, strict=True) if g is not None}
-        finally:
-            self.in_backward = False
+        with self:
+            found = self._run_engine([output for output, _ in traced], [seed for _, seed in traced], wanted)
+            nodes = {id(leaf): self.node_of(g) for leaf, g in zip(wanted, found, strict=True) if g is not None}
         return [nodes.get(id(leaf)) for leaf in leaves]
 
-    def _create(
-        self, op: str, target: Any, args: tuple, kwargs: dict, val: Any, *, name: str | None = None
-    ) -> Node:
+    def _run_engine(
+        self, outputs: list[torch.Tensor], seeds: list[torch.Tensor], wanted: list[torch.Tensor]
+    ) -> tuple[torch.Tensor | None, ...]:
+        """One backward pass under the mode, which must be on. Autocast is off, as it is for who calls ``backward()``
+        after the ``with`` block of the forward pass."""
+        self.in_backward = True
+        device = outputs[0].device.type
+        try:
+            with torch.autocast(device, enabled=False), torch.autocast("cpu", enabled=False):
+                return torch.autograd.grad(outputs, wanted, seeds, allow_unused=True)
+        finally:
+            self.in_backward = False
+
+    def _create(self, op: str, target: Any, args: tuple, kwargs: dict, val: Any, *, name: str | None = None) -> Node:
         """A node knows which forward call it stems from: autograd numbers its own nodes in the order of the calls that
         make them, and the engine says whose turn it is."""
         if self.in_backward:
