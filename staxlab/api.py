@@ -10,9 +10,10 @@ from typing import Any
 
 import torch
 
+from .compilation import Compilation
 from .errors import OptionError
 from .options import DeviceSpec, Options, device_spec, nearest
-from .pipeline import Compilation, compile_backward, compile_region
+from .pipeline import compile_backward, compile_region
 from .specialize.compiled_module import compiled_module, uncompiled
 from .specialize.dispatch import Dispatcher
 

@@ -1,4 +1,4 @@
-"""The pipeline: every stage listed once, and the :class:`Compilation` that remembers what each delivered.
+"""The pipeline: every stage listed once, and what runs them.
 
 ``STAGES`` is the only place that knows the order::
 
@@ -14,233 +14,22 @@ be blamed on a layer by shortening the prefix. The timing split, the explorer an
 
 from __future__ import annotations
 
-import os
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
 from .autodiff.runtime import TrainingRegion
+from .autodiff.second_order import gradient_program
 from .capture.autograd import autograd_obstacle
-from .capture.graph import Graph
 from .capture.module import GraphModule, Interpreter
 from .capture.values import memory_obstacle
+from .compilation import Compilation, Fallback, Stage
 from .errors import BuildError, FallbackWarning, LoweringError, MissingDependencyError, OptionError, StaxError
-from .options import Decision, DeviceSpec, Options
-from .provenance import SourceLocation, warn_user
+from .options import DeviceSpec, Options
+from .provenance import warn_user
 from .specialize.signature import is_pending
-
-
-@dataclass(frozen=True)
-class Stage:
-    """A step of the pipeline: ``run(compilation)`` reads earlier records and returns this stage's record."""
-
-    name: str
-    title: str
-    section: str
-    run: Callable[[Compilation], Any]
-    differentiates: bool = False  # whether only training needs it
-
-
-@dataclass(frozen=True)
-class Fallback:
-    """Why a region runs operator by operator: the reason, the user's line where there is one, and what to do."""
-
-    reason: str
-    remedy: str | None = None
-    where: SourceLocation | None = None
-
-    def __str__(self) -> str:
-        return f"{self.reason} ({self.where})" if self.where else self.reason
-
-
-@dataclass
-class Compilation:
-    """The ordered record of one compilation, complete or up to the stage its backend ends with.
-
-    ``capture``, ``transforms``, ``joint``, ``partition``, ``operators``, ``loops``, ``schedule``, ``kernels``,
-    ``wrapper``, ``artifact`` are the records of the stages; ``key`` and ``guards`` say for which inputs the result
-    holds; ``timings`` maps stage names to seconds. In a notebook the object draws itself as a stepper.
-
-    A record is None where its stage did not run: beyond the backend's last stage, or because the region runs operator
-    by operator. ``fallback_reason`` then says why, and ``fallback_remedy`` what to do. ``trains`` says that gradients
-    are recorded; ``backward`` is then the compilation of the backward half, once it was needed, and None before.
-    ``derivative`` is "jvp" or "hvp" where it is not the function itself that is computed (:mod:`staxlab.derivatives`).
-    """
-
-    name: str
-    target: str
-    options: Options
-    device: DeviceSpec
-    records: dict[str, Any] = field(default_factory=dict)
-    timings: dict[str, float] = field(default_factory=dict)
-    key: Any = None
-    sample: list[torch.Tensor] | None = field(default=None, repr=False)
-    function: Callable | None = field(default=None, repr=False)
-    arguments: tuple[tuple, dict] | None = field(default=None, repr=False)
-    executor: Callable[[list[torch.Tensor]], Any] | None = field(default=None, repr=False)
-    fallback: Fallback | None = None
-    trains: bool = False
-    derivative: str | None = None
-    backward: Compilation | None = field(default=None, repr=False)
-
-    @property
-    def fallback_reason(self) -> str | None:
-        """Why the region runs operator by operator; None if it does not."""
-        return str(self.fallback) if self.fallback else None
-
-    @property
-    def fallback_remedy(self) -> str | None:
-        """What to do so that it is compiled, where something can be done."""
-        return self.fallback.remedy if self.fallback else None
-
-    @property
-    def guards(self) -> tuple[Any, ...]:
-        """One guard for each component of the key (Definition 2.3)."""
-        from .specialize.guards import guards
-
-        return guards(self.key) if self.key is not None else ()
-
-    # -- the records, by name -----------------------------------------------------------------------------------------
-
-    @property
-    def capture(self) -> Any:
-        """What tracing recorded (Section 3)."""
-        return self.records.get("capture")
-
-    @property
-    def graph(self) -> Graph | None:
-        """The captured graph."""
-        return self.capture.graph if self.capture is not None else None
-
-    @property
-    def transforms(self) -> Any:
-        """The front-end passes, round by round (Section 4)."""
-        return self.records.get("transforms")
-
-    @property
-    def operators(self) -> Any:
-        """The operator graph over ``aten`` overloads (Sections 4.8 and 5.1)."""
-        return self.records.get("operators")
-
-    @property
-    def joint(self) -> Any:
-        """The joint forward and backward graph (Section 5); None for inference."""
-        return self.records.get("joint")
-
-    @property
-    def partition(self) -> Any:
-        """The rematerialization cut (Section 5); None for inference."""
-        return self.records.get("partition")
-
-    @property
-    def loops(self) -> Any:
-        """The loop program (Section 6)."""
-        return self.records.get("loops")
-
-    @property
-    def schedule(self) -> Any:
-        """The schedule (Section 7)."""
-        return self.records.get("schedule")
-
-    @property
-    def kernels(self) -> Any:
-        """The generated kernels (Sections 8 and 9)."""
-        return self.records.get("kernels")
-
-    @property
-    def wrapper(self) -> Any:
-        """The module that calls the kernels (Section 8.5)."""
-        return self.records.get("wrapper")
-
-    @property
-    def artifact(self) -> Any:
-        """What runs (Section 11); None when the target is not this machine."""
-        return self.records.get("artifact")
-
-    @property
-    def decisions(self) -> tuple[Decision, ...]:
-        """Every decision any stage took, in order."""
-        found: list[Decision] = []
-        for record in (self.partition, self.loops, self.schedule, *(self.kernels or ())):
-            found += getattr(record, "decisions", ())
-        return tuple(found)
-
-    @property
-    def traffic(self) -> Any:
-        """The byte model of Sections 1.1 and 13.2: eager against compiled.
-
-        OptionError where no operator was recorded: the region fell back before, or the backend ends before.
-        """
-        from .measure.bytes import traffic_model
-
-        if self.operators is None:
-            backend = f"backend {self.options.backend!r} ends before the operators are recorded"
-            raise OptionError(
-                f"{self.name} has no byte model, since it was not compiled: {self.fallback_reason or backend}",
-                remedy=self.fallback_remedy or "use backend='stax'",
-            )
-        return traffic_model(self)
-
-    def stages(self) -> Iterator[tuple[Stage, Any]]:
-        """The stages that ran, with their records, in order."""
-        for stage in STAGES:
-            if stage.name in self.records:
-                yield stage, self.records[stage.name]
-
-    # -- running ------------------------------------------------------------------------------------------------------
-
-    def call(self, inputs: list[torch.Tensor]) -> Any:
-        """Run on flat tensor inputs whose key equals this compilation's; returns the flat outputs."""
-        if self.executor is None:
-            raise OptionError(
-                f"this compilation targets {self.target!r}, which is not this machine: it can be read but not run",
-                remedy="compile for target='cpu', or for 'cuda' on a machine with a GPU",
-            )
-        return self.executor(inputs)
-
-    # -- showing ------------------------------------------------------------------------------------------------------
-
-    def format(self) -> str:
-        """Every stage as text."""
-        head = f"Compilation of {self.name} for {self.target} (backend {self.options.backend})"
-        parts = [head]
-        if self.fallback_reason:
-            parts.append(f"FALLBACK, runs operator by operator: {self.fallback_reason}")
-            if self.fallback_remedy:
-                parts.append(f"  remedy: {self.fallback_remedy}")
-        for stage, record in self.stages():
-            seconds = self.timings.get(stage.name, 0.0)
-            parts.append(f"--- {stage.title} ({stage.section}, {seconds * 1e3:.1f} ms)\n{record}")
-        return "\n".join(parts)
-
-    def __str__(self) -> str:
-        return self.format()
-
-    def __repr__(self) -> str:
-        ran = ", ".join(stage.name for stage, _ in self.stages())
-        why = f"; then operator by operator: {self.fallback_reason}" if self.fallback_reason else ""
-        return f"<Compilation of {self.name} for {self.target}: {ran}{why}>"
-
-    def stepper(self) -> Any:
-        """The interactive stepper (ipywidgets), for a live notebook."""
-        from .view.explorer import stepper
-
-        return stepper(self)
-
-    def write_html(self, path: str | os.PathLike) -> None:
-        """Write the whole compilation as one page that needs no network and no server."""
-        from .view import write_page
-
-        write_page(path, self, title=f"{self.name} for {self.target}")
-
-    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
-        from .view import mimebundle
-
-        return mimebundle(self)
-
 
 # -- the stages -------------------------------------------------------------------------------------------------------
 
@@ -381,28 +170,33 @@ def compile_region(
         arguments=(args, kwargs),
         derivative=derivative,
     )
-    last = "operators" if derivative and options.backend == "eager" else BACKENDS[options.backend]
-    if last == "artifact" and not runnable:
-        last = "wrapper"
+    compilation.last = "operators" if derivative and options.backend == "eager" else BACKENDS[options.backend]
+    if compilation.last == "artifact" and not runnable:
+        compilation.last = "wrapper"
     try:
-        for stage in STAGES:
-            if stage.differentiates and not compilation.trains:
-                continue
-            reason = _attempt(compilation, stage)
-            if reason is not None:
-                _fall_back(compilation, reason, warned)
-                break
-            if stage.name == last:
-                break
+        _run_stages(compilation, STAGES, warned)
     finally:
         # The sample belongs to the caller; a kept compilation must not keep the caller's tensors alive.
         compilation.sample = compilation.function = compilation.arguments = None
         if compilation.capture is not None:
             compilation.capture.rewind()  # recording ran the sample once more (Section 3.7)
             compilation.capture.release()
-    compilation.executor = _executor(compilation)
+    compilation.executor = _executor(compilation, warned)
     _warn_about_fallbacks(compilation, warned)
     return compilation
+
+
+def _run_stages(compilation: Compilation, stages: tuple[Stage, ...], warned: dict | None) -> None:
+    """Run these stages, up to the compilation's last."""
+    for stage in stages:
+        if stage.differentiates and not compilation.trains:
+            continue
+        reason = _attempt(compilation, stage)
+        if reason is not None:
+            _fall_back(compilation, reason, warned)
+            return
+        if stage.name == compilation.last:
+            return
 
 
 def _attempt(compilation: Compilation, stage: Stage) -> Fallback | None:
@@ -433,6 +227,7 @@ def _run_stage(compilation: Compilation, stage: Stage) -> None:
     start = time.perf_counter()
     compilation.records[stage.name] = stage.run(compilation)
     compilation.timings[stage.name] = time.perf_counter() - start
+    compilation.ran.append(stage)
 
 
 REMEDIES = {
@@ -501,7 +296,7 @@ def _requires_grad(value: Any) -> bool:
     return isinstance(value, torch.Tensor) and value.requires_grad
 
 
-def _executor(compilation: Compilation) -> Callable[[list[torch.Tensor]], Any] | None:
+def _executor(compilation: Compilation, warned: dict | None) -> Callable[[list[torch.Tensor]], Any] | None:
     """What runs when the compilation is called."""
     forward = _half_executor(compilation)
     if compilation.partition is None or compilation.fallback or forward is None:
@@ -510,8 +305,35 @@ def _executor(compilation: Compilation) -> Callable[[list[torch.Tensor]], Any] |
         compilation.joint,
         forward,
         compilation.partition.saved_places,
-        lambda undefined: compile_backward(compilation, undefined).executor,
+        lambda undefined: compile_backward(compilation, undefined, warned).executor,
+        _second_order(compilation, warned) if compilation.options.double_backward else None,
     )
+
+
+def _second_order(compilation: Compilation, warned: dict | None) -> Callable[..., tuple[Any, ...]]:
+    """The gradients of a region as a region of their own, traced and compiled when they are first differentiated, once
+    for each layout and choice of inputs that require grad."""
+    program = gradient_program(compilation.joint)
+    found: dict[Any, Compilation] = {}
+
+    def run(primals: Sequence[Any], drawn: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, ...]:
+        inputs = [*primals, *drawn, *tangents]
+        key = tuple((x.requires_grad, x.stride()) for x in inputs)
+        if key not in found:
+            name = f"{compilation.name}, gradient"
+            region = Compilation(name, compilation.target, compilation.options, compilation.device)
+            region.records["transforms"], region.last = program, compilation.last
+            region.sample, region.trains = inputs, True
+            try:
+                _run_stages(region, _after("transforms"), warned)
+            finally:
+                region.sample = None
+            region.executor = _executor(region, warned)
+            _warn_about_fallbacks(region, warned)
+            found[key] = region
+        return program.spread(found[key].call(inputs), len(primals))
+
+    return run
 
 
 def compile_backward(
@@ -527,12 +349,9 @@ def compile_backward(
     graph = compilation.partition.backward
     half = Compilation(f"{compilation.name}, backward", compilation.target, compilation.options, compilation.device)
     half.records["operators"] = prune_tangents(graph, undefined) if undefined else graph
-    last = max(compilation.records, key=_ORDER.__getitem__)
-    for stage in STAGES[_ORDER["operators"] + 1 : _ORDER[last] + 1]:
-        reason = _attempt(half, stage)
-        if reason is not None:
-            _fall_back(half, reason, warned)
-            break
+    half.last = compilation.last
+    if half.last != "operators":
+        _run_stages(half, _after("operators"), warned)
     half.executor = _half_executor(half)
     _warn_about_fallbacks(half, warned)
     if not undefined:
@@ -540,7 +359,8 @@ def compile_backward(
     return half
 
 
-_ORDER = {stage.name: place for place, stage in enumerate(STAGES)}
+def _after(name: str) -> tuple[Stage, ...]:
+    return STAGES[[stage.name for stage in STAGES].index(name) + 1 :]
 
 
 def _half_executor(compilation: Compilation) -> Callable[[list[torch.Tensor]], Any] | None:

@@ -34,6 +34,7 @@ ORDER: tuple[tuple[str, ...], ...] = (
     ("staxlab.codegen",),
     ("staxlab.runtime",),
     ("staxlab.measure",),
+    ("staxlab.compilation",),
     ("staxlab.pipeline",),
     ("staxlab.api",),
     ("staxlab.derivatives",),

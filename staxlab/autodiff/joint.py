@@ -15,9 +15,10 @@ from typing import Any
 
 import torch
 
-from ..capture.graph import Node, describe_value
+from ..capture.graph import Node, TensorMeta, describe_value
 from ..capture.isolation import Versions
 from ..capture.module import GraphModule
+from ..operators.basis import is_random
 from ..operators.graph import Obstacle
 from ..operators.record import Position, Recorder, run_node_by_node
 from ..operators.structure import flatten
@@ -42,7 +43,8 @@ def joint_graph(
     :func:`staxlab.operators.record.record`. One eager forward and backward in time and memory. Exceptions of the
     program pass through with a note naming the node.
     """
-    return JointRecorder(module, basis).trace_joint(inputs)
+    keep_drawn = options is not None and options.double_backward
+    return JointRecorder(module, basis).trace_joint(inputs, keep_drawn=keep_drawn)
 
 
 class JointRecorder(Recorder):
@@ -55,7 +57,8 @@ class JointRecorder(Recorder):
         self.packed: dict[Node, None] = {}
         self.stale: list[Obstacle] = []
 
-    def trace_joint(self, inputs: list[Any]) -> JointGraph:
+    def trace_joint(self, inputs: list[Any], *, keep_drawn: bool = False) -> JointGraph:
+        """Run forward and backward. ``keep_drawn`` makes random values outputs of the forward pass."""
         leaves = [_leaf(value) for value in inputs]
         self._trust_constants()
         self._define_inputs(leaves)
@@ -71,7 +74,9 @@ class JointRecorder(Recorder):
             gradients = self._backward(outputs, tangents, leaves)
         recorded = self.graph.nodes
         backward = set(recorded[recorded.index(mark) + 1 :] if mark is not None else recorded)
-        output_nodes = tuple(self.table.get(tensor).node for tensor in outputs)
+        drawn = _drawn(recorded, backward) if keep_drawn else []
+        tangents += [None] * len(drawn)
+        output_nodes = (*(self.table.get(tensor).node for tensor in outputs), *drawn)
         self.position = Position()
         write_backs = self._write_back(leaves)
         obstacles = self._written_inputs(leaves)
@@ -90,6 +95,7 @@ class JointRecorder(Recorder):
             gradients,
             frozenset(backward & alive),
             results,
+            tuple(drawn),
             tuple(node for node in self.packed if node in alive),
             tuple(write_backs),
             (*self._obstacles(alive), *self.stale, *obstacles),
@@ -236,6 +242,18 @@ class JointRecorder(Recorder):
             if node.target in (aten.detach.default, aten.alias.default) and isinstance(node.args[0], Node):
                 node.replace_all_uses_with(node.args[0])
                 self.packed = {node.args[0] if kept is node else kept: None for kept in self.packed}
+
+
+def _drawn(nodes: list[Node], backward: set[Node]) -> list[Node]:
+    """The tensors that random operators of the forward pass give."""
+    found = []
+    for node in nodes:
+        if node in backward or not isinstance(node.target, torch._ops.OpOverload) or not is_random(node.target):
+            continue
+        found += (
+            [node] if isinstance(node.val, TensorMeta) else [u for u in node.users if isinstance(u.val, TensorMeta)]
+        )
+    return found
 
 
 def _leaf(value: Any) -> Any:

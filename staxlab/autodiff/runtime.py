@@ -31,7 +31,9 @@ class TrainingRegion:
     ``forward`` maps the primals to ``(*outputs, *saved)``; ``saved_places`` says where each value the backward reads is
     found: ``("primal", k)``, ``("output", k)`` or ``("saved", k)``. ``backward(undefined)`` compiles and returns the
     backward for a set of undefined tangents (their numbers among the differentiable outputs), which maps
-    ``(*saved values, *defined tangents)`` to the gradients of the primals.
+    ``(*saved values, *defined tangents)`` to the gradients of the primals. ``second(primals, drawn, tangents)``, if
+    given, computes the same gradients so that autograd can differentiate them; without it a second differentiation
+    raises (Section 5.7).
     """
 
     def __init__(
@@ -40,12 +42,14 @@ class TrainingRegion:
         forward: Call,
         saved_places: Sequence[tuple[str, int]],
         backward: Callable[[frozenset[int]], Call],
+        second: Callable[..., tuple[Any, ...]] | None = None,
     ):
         self.joint = joint
         self.forward = forward
         self.saved_places = tuple(saved_places)
         self.differentiable = tuple(k for k, tangent in enumerate(joint.tangents) if tangent is not None)
         self.layouts = tuple(joint.tangents[k].val for k in self.differentiable)
+        self.second = second
         self._compile_backward = backward
         self._backwards: dict[frozenset[int], Call] = {}
         self._lock = threading.Lock()
@@ -78,12 +82,16 @@ class TrainingRegion:
     def gradients(self, saved: Sequence[torch.Tensor], upstream: Sequence[torch.Tensor | None]) -> tuple[Any, ...]:
         """Run the backward: one gradient, or None, for each primal."""
         undefined = frozenset(k for k, tangent in enumerate(upstream) if tangent is None)
-        given = [
-            _with_layout(tangent, layout)
-            for tangent, layout in zip(upstream, self.layouts, strict=True)
-            if tangent is not None
-        ]
+        pairs = zip(upstream, self.layouts, strict=True)
+        given = [_with_layout(tangent, layout) for tangent, layout in pairs if tangent is not None]
         return tuple(self.backward(undefined)([*saved, *given]))
+
+    def materialized(self, upstream: Sequence[torch.Tensor | None]) -> list[torch.Tensor]:
+        """The upstream gradients with zeros where there is none."""
+        return [
+            torch.zeros(layout.shape, dtype=layout.dtype, device=layout.device) if tangent is None else tangent
+            for tangent, layout in zip(upstream, self.layouts, strict=True)
+        ]
 
 
 def _function_of(region: TrainingRegion) -> type[torch.autograd.Function]:
@@ -96,21 +104,29 @@ def _function_of(region: TrainingRegion) -> type[torch.autograd.Function]:
         def forward(ctx: Any, *inputs: Any) -> tuple[Any, ...]:
             delivered = region.forward(list(inputs))
             outputs = tuple(delivered[:count])
-            ctx.save_for_backward(*region.saved_values(inputs, delivered))
+            saved = region.saved_values(inputs, delivered)
+            ctx.count = len(saved)
+            if region.second is None:
+                ctx.primals = _primals_for_grad(inputs)
+            else:
+                saved += [*inputs, *outputs[count - len(region.joint.drawn) :]]
+            ctx.save_for_backward(*saved)
             ctx.set_materialize_grads(False)
             ctx.mark_non_differentiable(*(outputs[k] for k in plain))
-            ctx.primals = _primals_for_grad(inputs)
             return outputs
 
         @staticmethod
         def backward(ctx: Any, *upstream: Any) -> Any:
-            saved = ctx.saved_tensors
+            saved, extra = ctx.saved_tensors[: ctx.count], ctx.saved_tensors[ctx.count :]
             tangents = [upstream[k] for k in region.differentiable]
             if all(tangent is None for tangent in tangents):
                 return (None,) * len(region.joint.primals)
             if not torch.is_grad_enabled():
                 return region.gradients(saved, tangents)
             # create_graph=True: what is returned must have a graph of its own
+            if region.second is not None:
+                primals = len(region.joint.primals)
+                return region.second(extra[:primals], extra[primals:], region.materialized(tangents))
             return _OnlyOnce.apply(region, saved, len(tangents), *tangents, *ctx.primals)
 
     return CompiledRegion
