@@ -56,7 +56,7 @@ def _joint(compilation: Compilation) -> Any:
 
 def _partition(compilation: Compilation) -> Any:
     from .autodiff.partition import partition
-    from .loops.lowering import kind_of
+    from .loops.lowering.kinds import kind_of
 
     return partition(compilation.joint, compilation.options, kind_of=kind_of)
 
@@ -239,6 +239,14 @@ REMEDIES = {
     "device": "move the tensors to the CPU or to a CUDA device",
     "opaque": "use operators that leave the decision in the data: torch.where, masks, staxlab.gate",
     "mutation": "rewrite the operation without mutation: x = x + 1 in the place of x.add_(1)",
+    "overlap": "write into a copy (.clone()), or through a view that shows every element once",
+    "written-twice": "write the tensors one after the other, each in a call of its own",
+    "shared-input": "pass copies (.clone()), or pass the tensor that holds them all and take the views inside",
+    "outside": "take the view with slices, or with as_strided inside the elements of a tensor made in the function",
+    "reshaped": "use the operation that returns another tensor: x.t() for x.t_(), x.unsqueeze(0) for x.unsqueeze_(0)",
+    "constant": "pass the tensor as an argument, or register it as a buffer of the module",
+    "random-layout": "draw into a contiguous tensor and copy it: x.copy_(torch.rand(x.shape)) for x.uniform_()",
+    "uninitialized": "fill the memory: torch.zeros in the place of torch.empty",
     "data-dependent": "keep the value a tensor instead of reading it into Python: torch.where, masks, staxlab.gate",
     "dynamic-shape": "use an operator whose result has a shape known beforehand, such as torch.where for a selection",
     "unknown-tensor": "pass the tensor as an argument, or make it inside the function with torch's own operators",
@@ -304,7 +312,7 @@ def _executor(compilation: Compilation, warned: dict | None) -> Callable[[list[t
     return TrainingRegion(
         compilation.joint,
         forward,
-        compilation.partition.saved_places,
+        compilation.partition.places,
         lambda undefined: compile_backward(compilation, undefined, warned).executor,
         _second_order(compilation, warned) if compilation.options.double_backward else None,
     )
@@ -341,14 +349,13 @@ def compile_backward(
 ) -> Compilation:
     """The backward half of a training compilation through the stages from ``loops`` on (Section 5.6).
 
-    ``undefined`` are the differentiable outputs to which no upstream gradient comes. The one for none such is kept as
+    ``undefined`` are the numbers of forward outputs to which no upstream gradient comes. The one for none such is kept as
     ``compilation.backward``. Failures are treated as those of :func:`compile_region`.
     """
     from .autodiff.partition import prune_tangents
 
-    graph = compilation.partition.backward
     half = Compilation(f"{compilation.name}, backward", compilation.target, compilation.options, compilation.device)
-    half.records["operators"] = prune_tangents(graph, undefined) if undefined else graph
+    half.records["operators"] = prune_tangents(compilation.partition, undefined)
     half.last = compilation.last
     if half.last != "operators":
         _run_stages(half, _after("operators"), warned)
@@ -368,13 +375,34 @@ def _half_executor(compilation: Compilation) -> Callable[[list[torch.Tensor]], A
     if compilation.artifact is not None:
         call = compilation.artifact.call
         constants = _tensor_constants(compilation)
-        return (lambda inputs: call([*inputs, *constants])) if constants else call
+        run = (lambda inputs: call([*inputs, *constants])) if constants else call
+        return _counting(run, compilation.operators)
     interpreted = compilation.options.backend != "stax" or compilation.fallback_reason
     if compilation.transforms is None or compilation.derivative:
-        return _flat(compilation.operators.module) if interpreted else None
+        return _counting(_flat(compilation.operators.module), compilation.operators) if interpreted else None
     if compilation.options.backend == "eager" or compilation.fallback_reason:
         return _flat(compilation.transforms.final)
-    return _flat(compilation.operators.module) if interpreted else None
+    return _counting(_flat(compilation.operators.module), compilation.operators) if interpreted else None
+
+
+def _counting(run: Callable[[list[torch.Tensor]], Any], operators: Any) -> Callable[[list[torch.Tensor]], Any]:
+    """``run``, and then the version counters of its inputs as eager execution leaves them. That counts every write,
+    while the graph writes a modified input once (Section 4.9)."""
+    written = {node.args[0] for node in operators.write_backs}
+    counts = zip(operators.graph.placeholders, operators.versions, strict=True)
+    missing = [(place, count - (node in written)) for place, (node, count) in enumerate(counts)]
+    missing = [(place, more) for place, more in missing if more]
+    if not missing:
+        return run
+
+    def counting(inputs: list[torch.Tensor]) -> Any:
+        result = run(inputs)
+        for tensor, more in ((inputs[place], more) for place, more in missing):
+            if not tensor.is_inference():  # those have no counter
+                torch._C._autograd._unsafe_set_version_counter((tensor,), (tensor._version + more,))
+        return result
+
+    return counting
 
 
 def _tensor_constants(compilation: Compilation) -> list[torch.Tensor]:

@@ -218,9 +218,14 @@ def test_every_kind_of_obstacle_has_a_remedy():
     from staxlab.operators import graph
     from staxlab.pipeline import REMEDIES
 
-    kinds = set(re.findall(r'"([a-z]+-[a-z]+|mutation)"', graph.Obstacle.__doc__))
-    source = Path(graph.__file__).with_name("record.py").read_text()
-    assert kinds == set(re.findall(r'obstacles.append\(\(node, "([a-z-]+)"', source)) and kinds <= set(REMEDIES)
+    kinds = set(re.findall(r'"([a-z-]+)"', graph.Obstacle.__doc__))
+    record, functionalize, scatter = (
+        Path(graph.__file__).with_name(f"{name}.py").read_text() for name in ("record", "functionalize", "scatter")
+    )
+    used = set(re.findall(r'obstacles.append\(\([^"]*"([a-z-]+)"', record))
+    used |= set(re.findall(r'(?:NotCovered\(|protect\(|protected = ).*"([a-z-]+)"\)', functionalize))
+    used |= set(re.findall(r'(?:protected = \(|kind: str = )"([a-z-]+)"', record + functionalize + scatter))
+    assert kinds == used and kinds <= set(REMEDIES)
 
 
 def test_a_compilation_without_kernels_says_so_first_and_has_no_traffic():

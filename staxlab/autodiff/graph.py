@@ -44,7 +44,7 @@ class JointGraph:
     outputs, which nobody is given: a second derivative must not draw them anew. ``saved_by_eager`` are the values that
     eager execution packs for its backward pass, each once, whatever their number of readers.
 
-    ``write_backs``, ``obstacles`` and ``decomposed`` are those of an operator graph.
+    ``write_backs``, ``obstacles``, ``decomposed`` and ``versions`` are those of an operator graph.
     """
 
     module: GraphModule
@@ -60,6 +60,7 @@ class JointGraph:
     write_backs: tuple[Node, ...] = ()
     obstacles: tuple[Obstacle, ...] = ()
     decomposed: tuple[Decomposed, ...] = ()
+    versions: tuple[int, ...] = ()
 
     @property
     def graph(self) -> Graph:

@@ -100,6 +100,7 @@ class JointRecorder(Recorder):
             tuple(write_backs),
             (*self._obstacles(alive), *self.stale, *obstacles),
             tuple(self.log.decomposed),
+            tuple(self.writes.counts.get(node, 0) for node in primals),
         )
 
     # -- forward ------------------------------------------------------------------------------------------------------
@@ -149,8 +150,9 @@ class JointRecorder(Recorder):
             memory = entry.memory
             if id(leaf) in places:
                 results.append(Result("input", places[id(leaf)]))
-            elif memory.placeholder is not None:
-                results.append(Result("input", by_placeholder[memory.placeholder], entry.chain))
+            elif entry.home is not None:
+                place = by_placeholder[entry.home.placeholder]
+                results.append(Result("input", place, entry.chain[entry.home.depth :]))
             elif sharing[memory] > 1 and entry.chain:
                 base = memory.value if memory.value is not None else entry.owner.tensor
                 results.append(Result("output", deliver(base), entry.chain))
@@ -228,10 +230,11 @@ class JointRecorder(Recorder):
         found = []
         for leaf in leaves:
             entry = self.table.get(leaf) if isinstance(leaf, torch.Tensor) else None
-            if entry is None or entry.memory.placeholder is None or entry.memory.version == 0:
+            if entry is None or entry.home is None or entry.memory.version == 0:
                 continue
-            if leaf.requires_grad:
-                node = entry.memory.placeholder
+            contents = entry.memory.value
+            if leaf.requires_grad or contents.requires_grad:
+                node = entry.home.placeholder
                 reason = f"%{node.name} is modified in place where gradients are recorded"
                 found.append(Obstacle(node.name, "gradient-mutation", reason, node.location))
         return found

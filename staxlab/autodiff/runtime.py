@@ -30,7 +30,7 @@ class TrainingRegion:
 
     ``forward`` maps the primals to ``(*outputs, *saved)``; ``saved_places`` says where each value the backward reads is
     found: ``("primal", k)``, ``("output", k)`` or ``("saved", k)``. ``backward(undefined)`` compiles and returns the
-    backward for a set of undefined tangents (their numbers among the differentiable outputs), which maps
+    backward for a set of undefined tangents (numbers of forward outputs), which maps
     ``(*saved values, *defined tangents)`` to the gradients of the primals. ``second(primals, drawn, tangents)``, if
     given, computes the same gradients so that autograd can differentiate them; without it a second differentiation
     raises (Section 5.7).
@@ -81,7 +81,7 @@ class TrainingRegion:
 
     def gradients(self, saved: Sequence[torch.Tensor], upstream: Sequence[torch.Tensor | None]) -> tuple[Any, ...]:
         """Run the backward: one gradient, or None, for each primal."""
-        undefined = frozenset(k for k, tangent in enumerate(upstream) if tangent is None)
+        undefined = frozenset(k for k, t in zip(self.differentiable, upstream, strict=True) if t is None)
         pairs = zip(upstream, self.layouts, strict=True)
         given = [_with_layout(tangent, layout) for tangent, layout in pairs if tangent is not None]
         return tuple(self.backward(undefined)([*saved, *given]))

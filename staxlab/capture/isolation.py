@@ -286,7 +286,7 @@ class Watcher(TorchDispatchMode):
 
     def restore(self) -> None:
         """Write every saved storage back and rewind given generators and version counters."""
-        for saved in self.saved.values():
+        for saved in reversed(self.saved.values()):  # two storages may lie on the same memory
             saved.storage.copy_(saved.copy)
         self.versions.restore()
         for generator, first, _ in self.generators.values():

@@ -16,23 +16,33 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import torch
+
 from .expressions import ZERO, Expr, Symbol
 from .ir import Index, Layout
 
 
 @dataclass(frozen=True)
 class IndexMap:
-    """A map from subscripts of a view of ``shape`` to subscripts of the viewed value."""
+    """A map from subscripts of a view of ``shape`` to subscripts of the viewed value. ``relaid`` finds the layout of
+    the view of a layout where subscripts are a detour, and gives None where there is none or it does not know."""
 
     shape: tuple[int, ...]
     function: Callable[[Index], Index]
+    relaid: Callable[[Layout], Layout | None] | None = None
 
     def __call__(self, index: Index) -> Index:
         return self.function(index)
 
     def after(self, outer: IndexMap) -> IndexMap:
         """The map of a view (``outer``) of this view."""
-        return IndexMap(outer.shape, lambda index: self.function(outer.function(index)))
+
+        def relaid(layout: Layout) -> Layout | None:
+            inner = layout_through(layout, self)
+            return None if inner is None else layout_through(inner, outer)
+
+        known = self.relaid is not None or outer.relaid is not None
+        return IndexMap(outer.shape, lambda index: self.function(outer.function(index)), relaid if known else None)
 
     def affine(self) -> tuple[tuple[tuple[int, ...], ...], tuple[int, ...]] | None:
         """The matrix A (one row for each dimension of what is viewed) and the vector c, or None."""
@@ -56,6 +66,8 @@ def layout_through(layout: Layout, view: IndexMap | None) -> Layout | None:
     """The layout of a view of a stored value: ``t' = A^T t``, ``o' = o + t^T c``; None where it is not affine."""
     if view is None:
         return layout
+    if view.relaid is not None and (found := view.relaid(layout)) is not None:
+        return found
     symbols = _symbols(view.shape)
     address = layout.address(view(tuple(Expr.of(s) for s in symbols)))
     found = address.affine(symbols)
@@ -175,10 +187,21 @@ def reshaped(shape: Sequence[int], target: Sequence[int]) -> IndexMap:
     """The same elements in row-major order under another shape.
 
     The two shapes are first cut into the smallest runs of dimensions with equal products, so dimensions a reshape does
-    not touch keep their subscript as it is; inside a run the row-major number is taken apart again.
+    not touch keep their subscript as it is; inside a run the row-major number is taken apart again. That quotients and
+    remainders by numbers which do not divide one another add up to the number itself (``(2, 2, 3)`` seen as ``(3, 4)``)
+    is nothing the normal form of subscripts knows, so PyTorch's rule for views is asked for the layout.
     """
     if numel(target) == 0:
         return IndexMap(tuple(target), lambda i: tuple(ZERO for _ in shape))
+
+    def relaid(layout: Layout) -> Layout | None:
+        geometry = torch.empty_strided(layout.shape, layout.stride, device="meta")
+        try:
+            stride = geometry.view(tuple(target)).stride()
+        except RuntimeError:
+            return None
+        return Layout(tuple(target), stride, layout.dtype, layout.device, layout.offset)
+
     runs = _matching_runs(shape, target)
 
     def function(i: Index) -> Index:
@@ -200,7 +223,7 @@ def reshaped(shape: Sequence[int], target: Sequence[int]) -> IndexMap:
                     result.append(quotient if outermost else quotient % extent)
         return tuple(result)
 
-    return IndexMap(tuple(target), function)
+    return IndexMap(tuple(target), function, relaid)
 
 
 def _matching_runs(old: Sequence[int], new: Sequence[int]) -> list[tuple[tuple[int, int], tuple[int, int]]]:

@@ -1,15 +1,16 @@
 """Models and measurement (Section 13): what a compiler should gain, and how to find out whether it did.
 
-==============  ============================================================================================
-module          question
-==============  ============================================================================================
-``timing``      How long does it take, and how sure are we? (Definition 13.1, Propositions 13.1 and 13.2)
-``bytes``       How much memory traffic must it cause? (Section 1.1, Proposition 1.1, Proposition 13.3)
-``roofline``    What can this machine do? (Definition 1.1, Section 13.1)
-``rounding``    How far may two right answers differ? (Section 6.5, Theorem 13.1, Corollary 13.1)
-``identities``  Which laws of algebra do floating-point numbers keep? (Section 4.2, Table 4.1)
-``amortize``    When has compiling paid for itself? (Propositions 13.4, 13.5 and 13.6)
-==============  ============================================================================================
+==================  ============================================================================================
+module              question
+==================  ============================================================================================
+``timing``          How long does it take, and how sure are we? (Definition 13.1, Propositions 13.1 and 13.2)
+``bytes``           How much memory traffic must it cause? (Section 1.1, Proposition 1.1, Proposition 13.3)
+``roofline``        What can this machine do? (Definition 1.1, Section 13.1)
+``rounding``        How far may two right answers differ? (Section 6.5, Theorem 13.1, Corollary 13.1)
+``identities``      Which laws of algebra do floating-point numbers keep? (Section 4.2, Table 4.1)
+``transcendental``  How inaccurate is a formula in place of an operator? (Section 4.4, Table 4.2)
+``amortize``        When has compiling paid for itself? (Propositions 13.4, 13.5 and 13.6)
+==================  ============================================================================================
 
 Importing this package costs a few milliseconds; matplotlib and a C++ compiler are looked for when first used.
 """

@@ -164,7 +164,7 @@ def compare(identity: Identity | Rule, dtype: torch.dtype, quick: bool = False, 
     names = identity.variables
     columns, complete = tuples(dtype, len(names), quick, seed)
     values = dict(zip(names, columns, strict=True))
-    with _one_thread():
+    with one_thread():
         try:
             left = evaluate(identity.left, values)
             right = evaluate(identity.right, values)
@@ -174,7 +174,7 @@ def compare(identity: Identity | Rule, dtype: torch.dtype, quick: bool = False, 
 
 
 @contextlib.contextmanager
-def _one_thread() -> Iterator[None]:
+def one_thread() -> Iterator[None]:
     """One thread of PyTorch's: how elements are dealt out to threads decides which of them are left over at an end.
     (And on a busy machine, waiting for the other thread would be most of the time.)"""
     threads = torch.get_num_threads()

@@ -2,36 +2,39 @@
 
 Recording never lets a write happen. An in-place operator is replaced by its functional twin (``add_`` by ``add``), and
 the result becomes the new contents of the memory written to. If what was written is a view, the contents are put
-together by the *scatter inverses* of the views on the way: for ``v = view(b)`` and new contents ``v'`` of the view,
-``scatter(b, v')`` equals ``v'`` where the view looks and ``b`` elsewhere, so that ``view(scatter(b, v')) = v'``
-(Proposition 4.4). Other tensors that look at the same memory are out of date from then on; the next operator that
-takes one is handed its value replayed on the new contents instead. So the sample's memory, the caller's tensors above
-all, is never touched, and the graph has single assignment.
+together by the *scatter inverses* of the views on the way (:mod:`.scatter`, Proposition 4.4). Other tensors
+that look at the same memory are out of date from then on; the next operator that takes one is handed its value replayed
+on the new contents instead. So the sample's memory, the caller's tensors above all, is never touched, and the graph has
+single assignment.
 
-At the end every input that was written gets one ``copy_``, the only effect left (Example 4.4).
+At the end every input that was written gets one ``copy_``, the only effect left (Example 4.4). Inputs that share memory
+are one memory here as well: if one of them covers the others, these are views of it (:meth:`Functionalizer.share`), and
+it alone gets the new contents. That holds for every call that shares the program, because how inputs overlap is part of
+the specialization key (Section 2.1).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import weakref
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ..capture.graph import Node
 from .basis import complete_arguments, is_random, written_arguments
+from .extent import apart, contains, is_injective, route
+from .scatter import INVERSES, NotCovered, scatter
 from .structure import flatten, rebuild
-from .tensors import Entry, Memory, ViewStep
+from .tensors import Entry, Home, Memory, Owner, ViewStep, Window, distance, storage_key
 
 if TYPE_CHECKING:
     from .record import Recorder
 
 aten = torch.ops.aten
 Tensor = torch.Tensor
-
-
-class NotCovered(Exception):
-    """A write that cannot be turned into values; the message says why."""
 
 
 @lru_cache(maxsize=1024)
@@ -81,91 +84,6 @@ _TWINS = {
 }
 
 
-# -- scatter inverses -------------------------------------------------------------------------------------------------
-
-INVERSES: dict[Any, Callable[..., Tensor]] = {}
-
-
-def inverse_of(*overloads: Any) -> Callable[[Callable], Callable]:
-    """Decorator: the function ``scatter(base, contents, *view arguments)`` inverts these view operators."""
-
-    def register(function: Callable) -> Callable:
-        for overload in overloads:
-            INVERSES[overload] = function
-        return function
-
-    return register
-
-
-@inverse_of(aten.select.int)
-def _unselect(base: Tensor, contents: Tensor, dim: int, position: int) -> Tensor:
-    return aten.select_scatter.default(base, contents, dim, position)
-
-
-@inverse_of(aten.slice.Tensor)
-def _unslice(base: Tensor, contents: Tensor, dim: int = 0, start=None, end=None, step: int = 1) -> Tensor:
-    return aten.slice_scatter.default(base, contents, dim, start, end, step)
-
-
-@inverse_of(aten.diagonal.default)
-def _undiagonal(base: Tensor, contents: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Tensor:
-    return aten.diagonal_scatter.default(base, contents, offset, dim1, dim2)
-
-
-@inverse_of(aten.t.default)
-def _untranspose_matrix(base: Tensor, contents: Tensor) -> Tensor:
-    return aten.t.default(contents)
-
-
-@inverse_of(aten.transpose.int)
-def _untranspose(base: Tensor, contents: Tensor, first: int, second: int) -> Tensor:
-    return aten.transpose.int(contents, first, second)
-
-
-@inverse_of(aten.permute.default)
-def _unpermute(base: Tensor, contents: Tensor, order: list[int]) -> Tensor:
-    rank = base.dim()
-    back = [0] * rank
-    for place, dimension in enumerate(order):
-        back[dimension % rank] = place
-    return aten.permute.default(contents, back)
-
-
-@inverse_of(
-    aten.view.default, aten._unsafe_view.default, aten.unsqueeze.default, aten.squeeze.default, aten.squeeze.dim,
-    aten.squeeze.dims,
-)  # fmt: skip
-def _unreshape(base: Tensor, contents: Tensor, *_: Any) -> Tensor:
-    return contents.reshape(base.shape)
-
-
-@inverse_of(aten.alias.default, aten.detach.default)
-def _unalias(base: Tensor, contents: Tensor, *_: Any) -> Tensor:
-    return contents
-
-
-def _scatter(base: Tensor, contents: Tensor, step: ViewStep) -> Tensor:
-    if step.part is not None:
-        return _scatter_part(base, contents, step)
-    inverse = INVERSES.get(step.function)
-    if inverse is None:
-        raise NotCovered(f"a view by {step.function} has no scatter inverse")
-    return inverse(base, contents, *step.args, **dict(step.kwargs))
-
-
-def _scatter_part(base: Tensor, contents: Tensor, step: ViewStep) -> Tensor:
-    """One of the parts of a split or unbind is a slice or a selection."""
-    dim = dict(step.kwargs).get("dim", step.args[-1] if step.function is aten.unbind.int and step.args else 0)
-    if step.function is aten.unbind.int:
-        return aten.select_scatter.default(base, contents, dim, step.part)
-    if step.function not in (aten.split.Tensor, aten.split_with_sizes.default):
-        raise NotCovered(f"a view by {step.function} has no scatter inverse")
-    dim = step.args[1] if len(step.args) > 1 else dict(step.kwargs).get("dim", 0)
-    sizes = step.args[0]
-    start = sizes * step.part if isinstance(sizes, int) else sum(sizes[: step.part])
-    return aten.slice_scatter.default(base, contents, dim, start, start + contents.shape[dim], 1)
-
-
 # -- writes -----------------------------------------------------------------------------------------------------------
 
 
@@ -176,6 +94,7 @@ class Functionalizer:
         self.recorder = recorder
         self.table = recorder.table
         self.active = False  # whether any memory has been written yet
+        self.counts: dict[Node, int] = {}  # writes into an input, as its version counter shows them
 
     def present(self, structure: Any, *, only_read: bool = False) -> Any:
         """The arguments with out-of-date tensors replaced by their values as of now. ``only_read`` says that the call
@@ -200,7 +119,8 @@ class Functionalizer:
                 for step in entry.chain:
                     value = step(value)
             entry.value, entry.version = value, entry.memory.version
-            entry.node = self.table.get(value).node
+            made = self.table.get(value)
+            entry.node, made.home, made.counted = made.node, entry.home, entry.counted
         return tensor if entry.value is None else entry.value
 
     def write(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
@@ -213,8 +133,9 @@ class Functionalizer:
         targets = written_arguments(func, args, kwargs)
         tensors = [x for x in flatten((args, kwargs)) if isinstance(x, Tensor)]
         if is_random(func) and not all(x.is_contiguous() for x in tensors):
-            raise NotCovered("the order in which it draws random numbers follows a layout that a copy may not have")
-        entries = [self._writable(target) for target in targets]
+            why = "the order in which it draws random numbers follows a layout that a copy may not have"
+            raise NotCovered(why, "random-layout")
+        ways = [self._way(target, func in UNIFORM) for target in targets]
         if len(targets) > 1:
             self._check_separate(args, kwargs, targets)
         given, named = complete_arguments(
@@ -225,8 +146,10 @@ class Functionalizer:
             result = twin(*given, **named)
             results = list(result) if isinstance(result, (tuple, list)) else [result]
             fresh = results[len(results) - len(targets) :]
-            for target, entry, value in zip(targets, entries, fresh, strict=True):
-                self._store(target, entry, value)
+            for target, way, value in zip(targets, ways, fresh, strict=True):
+                self._store(target, way, value)
+        if func._schema.is_mutable:
+            self._count(targets)
         if not func._schema.returns:
             return None
         if len(func._schema.returns) == 1 and func._schema.returns[0].alias_info is not None:
@@ -234,28 +157,55 @@ class Functionalizer:
         kept = results[: len(results) - len(targets)]
         return kept[0] if len(kept) == 1 else tuple(kept)
 
-    def _writable(self, target: Tensor) -> Entry:
+    def _count(self, targets: Sequence[Tensor]) -> None:
+        """Eager execution counts each write in the version counter of the tensor, which its views share."""
+        for entry in map(self.table.get, targets):
+            if entry.home is not None and entry.counted:
+                node = entry.home.placeholder
+                self.counts[node] = self.counts.get(node, 0) + 1
+
+    def _entry(self, target: Tensor) -> Entry:
         entry = self.table.get(target)
         if entry is None:
             self.recorder.node_of(target)
             entry = self.table.get(target)
-        if entry.memory.protected:
-            raise NotCovered(f"it writes into {entry.memory.protected}")
-        for step in entry.chain:
-            if step.function not in INVERSES and step.part is None:
-                raise NotCovered(f"it writes through {step.function}, which has no scatter inverse")
-        base = self._first(target, entry)
-        if not _are_apart(base):
-            raise NotCovered(f"it writes into a tensor whose elements share memory (stride {tuple(base.stride())})")
         return entry
+
+    def _way(self, target: Tensor, uniform: bool = False) -> Way:
+        """How new contents of ``target`` get into its memory. NotCovered if they cannot. ``uniform`` says that all
+        elements will be equal: then it does not matter if some share memory."""
+        entry = self._entry(target)
+        memory, window = entry.memory, Window.of(target, entry.start)
+        if memory.protected:
+            kind, why = memory.protected
+            raise NotCovered(f"it writes into {why}", kind)
+        if not is_injective(memory.window):
+            raise NotCovered(f"it writes into a tensor whose elements share memory ({_layout(target)})", "overlap")
+        if entry.is_plain:
+            for step in entry.chain:
+                if step.function not in INVERSES and step.part is None:
+                    raise NotCovered(f"it writes through {step.function}, which has no scatter inverse")
+            return Way(entry, entry.chain)
+        repeated = tuple(k for k, n in enumerate(window.shape) if n > 1 and window.stride[k] == 0 and uniform)
+        kept = [k for k in range(len(window.shape)) if k not in repeated]
+        window = replace(
+            window, shape=tuple(window.shape[k] for k in kept), stride=tuple(window.stride[k] for k in kept)
+        )
+        if not is_injective(window):
+            raise NotCovered(f"it writes into a tensor whose elements share memory ({_layout(target)})", "overlap")
+        chain = route(memory.window, window)
+        if chain is None and window.numel:
+            raise NotCovered(
+                f"it writes into a part of a tensor that views do not reach ({_layout(target)})", "overlap"
+            )
+        return Way(entry, chain or (), repeated)
 
     def _check_separate(self, args: tuple, kwargs: dict[str, Any], targets: list[Tensor]) -> None:
         """A call that writes several tensors does so one after the other, and its twin all at once. These are equal if
         nothing that one of the writes changes is read or written by another: ``torch._foreach_add_([a, b], [c, d])``
         where ``b`` and ``d`` are apart from ``a``."""
-        memories = [self.table.get(target).memory for target in targets]
-        if len(set(memories)) != len(memories):
-            raise NotCovered("two of the tensors it writes share memory")
+        if not self._are_apart(targets):
+            raise NotCovered("two of the tensors it writes share memory", "written-twice")
         given = [*args, *kwargs.values()]
         in_lists = any(isinstance(x, (list, tuple)) and any(leaf is targets[0] for leaf in x) for x in given)
         for argument in given:
@@ -263,12 +213,20 @@ class Functionalizer:
                 continue  # one of those that are written, each an argument of its own
             in_step = isinstance(argument, (list, tuple)) and len(argument) == len(targets)
             for place, leaf in enumerate(flatten(argument)):
-                entry = self.table.get(leaf) if isinstance(leaf, Tensor) else None
-                if entry is None:
+                if not isinstance(leaf, Tensor) or self.table.get(leaf) is None:
                     continue
-                others = [memory for k, memory in enumerate(memories) if not (in_step and k == place)]
-                if entry.memory in others:
-                    raise NotCovered("a tensor that it reads shares memory with one that it writes before")
+                others = [target for k, target in enumerate(targets) if not (in_step and k == place)]
+                if any(not self._are_apart([leaf, other]) for other in others):
+                    why = "a tensor that it reads shares memory with one that it writes before"
+                    raise NotCovered(why, "written-twice")
+
+    def _are_apart(self, tensors: Sequence[Tensor]) -> bool:
+        """Whether no two of them have a byte in common."""
+        by_memory: dict[Memory, list[Window]] = {}
+        for tensor in tensors:
+            entry = self._entry(tensor)
+            by_memory.setdefault(entry.memory, []).append(Window.of(tensor, entry.start))
+        return all(apart(windows) for windows in by_memory.values())
 
     def _first(self, target: Tensor, entry: Entry) -> Tensor:
         """The tensor the memory of ``target`` was made for, with its latest contents."""
@@ -276,20 +234,24 @@ class Functionalizer:
             return entry.memory.value
         return entry.owner.tensor if entry.owner is not None else target
 
-    def _store(self, target: Tensor, entry: Entry, value: Tensor) -> None:
+    def _store(self, target: Tensor, way: Way, value: Tensor) -> None:
         """Make ``value`` the contents of ``target`` and, through its chain of views, of the memory behind it."""
         if value.shape != target.shape:
-            raise NotCovered("it changes the size of a tensor")
+            raise NotCovered("it changes the size of a tensor", "reshaped")
         if value.dtype != target.dtype:
             value = aten._to_copy.default(value, dtype=target.dtype)
-        memory, base = entry.memory, self._first(target, entry)
+        if value.numel() == 0:
+            return
+        entry, memory, base = way.entry, way.entry.memory, self._first(target, way.entry)
         seen = [base]
-        for step in entry.chain:
+        for step in way.chain:
             seen.append(step(seen[-1]))
         contents = value
-        for viewed, step in zip(reversed(seen[:-1]), reversed(entry.chain), strict=True):
-            contents = _scatter(viewed, contents, step)
-        if tuple(contents.stride()) != memory.stride or self.table.get(contents) is None or contents is base:
+        for dimension in reversed(way.repeated):
+            contents = aten.select.int(contents, dimension, 0)
+        for viewed, step in zip(reversed(seen[:-1]), reversed(way.chain), strict=True):
+            contents = scatter(viewed, contents, step)
+        if tuple(contents.stride()) != memory.window.stride or self.table.get(contents) is None or contents is base:
             contents = aten.copy.default(base, contents)
         self.replace(memory, contents)
         # What is written has other memory than what it is written into: good enough to be read, not to be looked at by
@@ -305,35 +267,136 @@ class Functionalizer:
     def _change_view(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> Tensor:
         """``squeeze_`` and its kind change what a tensor object looks at and no contents."""
         target = args[0]
-        twin, entry = functional_twin(func), self._writable(target)
-        if twin is None or entry.memory.placeholder is not None and not entry.chain:
-            raise NotCovered("it changes the shape of a tensor that is not the program's own")
+        twin, entry = functional_twin(func), self._entry(target)
+        if entry.memory.protected:
+            kind, why = entry.memory.protected
+            raise NotCovered(f"it writes into {why}", kind)
+        if twin is None or entry.home is not None and entry.home.tensor() is target:
+            raise NotCovered("it changes the shape of a tensor that is not the program's own", "reshaped")
         if not entry.chain and entry.memory.owner is not None and entry.memory.owner() is not None:
-            raise NotCovered("it changes the shape of a tensor that has views")
+            raise NotCovered("it changes the shape of a tensor that has views", "reshaped")
         was_itself = self.current(target) is target
         with self.recorder:
             value = twin(self.current(target), *args[1:], **kwargs)
         func(*args, **kwargs)  # no contents change; only this object's shape does
         seen = self.table.get(value)
         if entry.chain:
-            entry.chain = seen.chain
+            entry.chain, entry.start, entry.is_plain = seen.chain, seen.start, seen.is_plain
         else:
             literal = entry.memory.literal and was_itself  # still the graph's own, which the caller must not get
-            entry.memory = Memory(tuple(target.stride()), seen.node.name, literal=literal)
+            entry.memory = Memory(Window.of(target), seen.node.name, literal=literal)
             entry.version = 0
             if not was_itself:
                 self.replace(entry.memory, value)
                 entry.version = entry.memory.version
         entry.node, entry.value, entry.written = seen.node, None if was_itself else value, None
+        self._count([target])
         return target
 
+    # -- memory that is addressed otherwise than by views --------------------------------------------------------------
 
-def _are_apart(tensor: Tensor) -> bool:
-    """Whether no two elements share an address, as far as the strides say so plainly: each dimension steps over all
-    that the smaller ones reach."""
-    reach = 0
-    for stride, extent in sorted((s, n) for s, n in zip(tensor.stride(), tensor.shape, strict=True) if n != 1):
-        if stride <= reach:
-            return tensor.numel() == 0
-        reach += (extent - 1) * stride
-    return True
+    def chain(self, viewed: Tensor, tensor: Tensor, step: ViewStep) -> tuple[tuple[ViewStep, ...], bool]:
+        """The chain of views that leads to ``tensor``, which ``step`` makes of ``viewed``; and whether no two elements
+        share memory anywhere on it."""
+        known = self.table.get(viewed)
+        window = Window.of(tensor, known.start + distance(viewed, tensor))
+        if step.function not in _MAY_OVERLAP or tensor.numel() == 0:
+            return (*known.chain, step), known.is_plain
+        plain = known.is_plain and is_injective(window)
+        if step.function is not aten.as_strided.default:
+            return (*known.chain, step), plain
+        # The operator counts from the start of a storage, of which contents that take its place know nothing.
+        memory, offset = known.memory, step.args[2] if len(step.args) > 2 else dict(step.kwargs).get("storage_offset")
+        if memory.home is not None and offset is not None:
+            self.protect(memory, "memory that as_strided addresses from the start of the caller's storage", "outside")
+        ways = route(Window.of(viewed, known.start), window)
+        if ways is not None:
+            return (*known.chain, replace(step, route=ways)), plain
+        ways = route(memory.window, window)
+        if ways is not None:
+            return ways, plain
+        inside = contains(memory.window, window)
+        why = "in an order that views do not have" if inside else "where no element of it is"
+        self.protect(memory, f"memory that as_strided addresses {why}", "outside")
+        return (*known.chain, step), plain
+
+    def protect(self, memory: Memory, why: str, kind: str) -> None:
+        """Let nothing be written into ``memory`` from now on. NotCovered if something has been."""
+        memory.protected = memory.protected or (kind, why)
+        if memory.version > 0:
+            raise NotCovered(f"it looks at {why}, after a write", kind)
+
+    def share(self, inputs: Sequence[Tensor]) -> None:
+        """Make inputs that have bytes in common views of the one among them that covers the others. Where there is
+        none, nothing may be written into them."""
+        for group in _sharing(inputs):
+            entries = [self.table.get(tensor) for tensor in group]
+            start = min(tensor.data_ptr() for tensor in group)
+            windows = [Window.of(tensor, tensor.data_ptr() - start) for tensor in group]
+            for owner, outer in zip(entries, windows, strict=True):
+                chains = [() if inner is outer else route(outer, inner) for inner in windows]
+                if _is_one(group) and None not in chains and is_injective(outer):
+                    kept = Owner(owner.reference())
+                    owner.memory.owner = weakref.ref(kept)
+                    for entry, inner, chain in zip(entries, windows, chains, strict=True):
+                        if entry is not owner:
+                            entry.memory, entry.owner, entry.chain = owner.memory, kept, chain
+                            entry.start, entry.is_plain = inner.start - outer.start, is_injective(inner)
+                            entry.home = Home(entry.home.placeholder, entry.reference, len(chain))
+                    break
+            else:
+                for entry in entries:
+                    entry.memory.protected = ("shared-input", "memory that several inputs share in part")
+
+
+@dataclass(frozen=True)
+class Way:
+    """From a tensor that is written to its memory: the chain of views whose inverses put the contents together, after
+    all but the first element along the ``repeated`` dimensions, which show the same, have been left out."""
+
+    entry: Entry
+    chain: tuple[ViewStep, ...]
+    repeated: tuple[int, ...] = ()
+
+
+# Operators that give all elements one value.
+UNIFORM = frozenset({aten.fill_.Scalar, aten.fill_.Tensor, aten.zero_.default})
+
+# View operators that may show an element twice.
+_MAY_OVERLAP = frozenset({aten.expand.default, aten.unfold.default, aten.as_strided.default})
+
+
+def _layout(tensor: Tensor) -> str:
+    return f"shape {tuple(tensor.shape)}, stride {tuple(tensor.stride())}"
+
+
+def _sharing(inputs: Sequence[Tensor]) -> list[list[Tensor]]:
+    """The inputs in groups that have bytes in common, directly or through others; only groups of two or more. By
+    address, as in the specialization key: two storages may lie on the same memory (``torch.from_numpy`` twice)."""
+    given = [x for x in inputs if x.layout == torch.strided and x.numel() and x.device.type in ("cpu", "cuda")]
+    given.sort(key=lambda x: x.data_ptr())
+    groups: list[list[Tensor]] = []
+    end = 0
+    for tensor in given:  # first by what they span
+        window = Window.of(tensor, tensor.data_ptr())
+        if groups and window.start < end:
+            groups[-1].append(tensor)
+        else:
+            groups.append([tensor])
+        end = max(end, window.end)
+    return [part for group in groups if len(group) > 1 for part in _connected(group)]
+
+
+def _is_one(tensors: list[Tensor]) -> bool:
+    """Whether the elements of all are the same ones of one storage, as far as dtypes and pending signs go."""
+    kinds = {(storage_key(x), x.dtype, x.is_neg(), x.is_conj()) for x in tensors}
+    return len(kinds) == 1
+
+
+def _connected(tensors: list[Tensor]) -> list[list[Tensor]]:
+    parts: list[list[Tensor]] = []
+    for tensor in tensors:
+        window = Window.of(tensor, tensor.data_ptr())
+        near = [p for p in parts if any(not apart([window, Window.of(x, x.data_ptr())]) for x in p)]
+        parts = [p for p in parts if p not in near] + [[*(x for p in near for x in p), tensor]]
+    return [part for part in parts if len(part) > 1]

@@ -20,10 +20,13 @@ from .structure import flatten, rebuild
 class Obstacle:
     """Why a region cannot be compiled as a pure function of its inputs: the node, the reason, the user's line.
 
-    ``kind`` is "mutation" (a write that functionalization does not cover), "data-dependent" (a tensor's value became a
-    Python value), "dynamic-shape" (a result's shape depends on data), "unknown-tensor" (a tensor no recorded operator
-    made), "unsupported-tensor" (sparse, quantized: not a strided array of numbers) or "uninitialized" (memory that
-    eager execution fills).
+    ``kind`` is "data-dependent" (a tensor's value became a Python value), "dynamic-shape" (a result's shape depends on
+    data), "unknown-tensor" (a tensor no recorded operator made), "unsupported-tensor" (sparse, quantized: not a strided
+    array of numbers), "uninitialized" (memory that eager execution fills), or what stands in the way of a write:
+    "mutation" (the operator has no functional twin, a view no inverse), "overlap" (elements of what is written share
+    memory), "written-twice" (a call writes, or writes and reads, the same memory), "shared-input" (inputs overlap),
+    "outside" (``as_strided`` looks beyond the tensor), "reshaped" (the shape changes in place), "constant" (a tensor of
+    the program itself) or "random-layout" (the draw follows strides).
     """
 
     node: str
@@ -57,7 +60,8 @@ class OperatorGraph:
     modified inputs their new contents. ``mutations`` are writes that functionalization does not cover; each is among
     the ``obstacles`` too. ``decomposed`` logs the decomposition rules that were used. ``memories`` names, for each
     of :attr:`output_leaves`, the memory it looks at (None for a Python value): results with equal names share it, and
-    the name of an input is the caller's memory.
+    the name of an input is the caller's memory. ``versions`` counts for each input how often the program writes into
+    it: by so much does eager execution raise its version counter.
     """
 
     module: GraphModule
@@ -67,6 +71,7 @@ class OperatorGraph:
     obstacles: tuple[Obstacle, ...] = ()
     decomposed: tuple[Decomposed, ...] = ()
     memories: tuple[str | None, ...] = ()
+    versions: tuple[int, ...] = ()
 
     @property
     def graph(self) -> Graph:

@@ -46,7 +46,7 @@ from .depth import CyclicRulesError
 from .functionalize import Functionalizer, NotCovered
 from .graph import Decomposed, Obstacle, OperatorGraph
 from .structure import flatten, rebuild
-from .tensors import TensorTable, ViewStep, storage_key
+from .tensors import Entry, Home, TensorTable, ViewStep, storage_key
 
 __all__ = ["Decomposed", "Obstacle", "OperatorGraph", "Recorder", "record"]
 
@@ -130,7 +130,7 @@ class Recorder(TorchDispatchMode):
         self.position = Position()
         leaves = flatten(result)
         outputs = rebuild(result, [self._output(leaf) for leaf in leaves])
-        memories = [self.table.get(leaf).memory.name if isinstance(leaf, torch.Tensor) else None for leaf in leaves]
+        memories = [self._memory_of(leaf) if isinstance(leaf, torch.Tensor) else None for leaf in leaves]
         write_backs = self._write_back(inputs)
         self.graph.set_output(outputs)
         self._remove_dead(write_backs)
@@ -144,6 +144,7 @@ class Recorder(TorchDispatchMode):
             self._obstacles(alive),
             tuple(self.log.decomposed),
             tuple(memories),
+            tuple(self.writes.counts.get(node, 0) for node in self.graph.placeholders),
         )
 
     def _trust_constants(self) -> None:
@@ -156,7 +157,6 @@ class Recorder(TorchDispatchMode):
         return tuple(Obstacle(node.name, kind, reason, node.location) for node, kind, reason in entries)
 
     def _define_inputs(self, inputs: list[Any]) -> None:
-        owners: dict[int, Any] = {}
         for placeholder, value in zip(self.module.graph.placeholders, inputs, strict=True):
             node = self.graph.create(
                 "placeholder",
@@ -168,11 +168,9 @@ class Recorder(TorchDispatchMode):
             )
             if not isinstance(value, torch.Tensor):
                 continue
-            memory = self.table.define(value, node).memory
-            memory.placeholder = node
-            first = owners.setdefault(storage_key(value), memory)
-            if first is not memory:
-                memory.protected = first.protected = "memory that several inputs share"
+            entry = self.table.define(value, node)
+            entry.home = entry.memory.home = Home(node, entry.reference)
+        self.writes.share([value for value in inputs if isinstance(value, torch.Tensor)])
 
     def _output(self, leaf: Any) -> Any:
         """The node of a returned value. What looks at a modified input is, as in eager execution, that input itself
@@ -188,10 +186,10 @@ class Recorder(TorchDispatchMode):
                 base = entry.owner.tensor if entry.owner is not None else leaf
                 self.writes.replace(entry.memory, base.clone())
                 return self.node_of(leaf)
-        if entry.memory.placeholder is None or entry.memory.version == 0:
+        if entry.home is None or entry.memory.version == 0:
             return node
-        node, tensor = entry.memory.placeholder, entry.memory.value
-        for step in entry.chain:
+        node, tensor = entry.home.placeholder, self.writes.current(entry.home.tensor())
+        for step in entry.chain[entry.home.depth :]:
             result = step.function(tensor, *step.args, **dict(step.kwargs))
             node = self._create(
                 "call_function", step.function, (node, *step.args), dict(step.kwargs), describe_value(result)
@@ -201,13 +199,17 @@ class Recorder(TorchDispatchMode):
                 node = self._create("call_function", operator.getitem, (node, step.part), {}, describe_value(tensor))
         return node
 
+    def _memory_of(self, leaf: torch.Tensor) -> str:
+        entry = self.table.get(leaf)
+        return entry.memory.name if entry.home is None else entry.home.placeholder.name
+
     def _write_back(self, inputs: list[Any]) -> list[Node]:
         """The only effect that remains: every modified input gets its new contents."""
         nodes = []
-        for value in inputs:
-            entry = self.table.get(value) if isinstance(value, torch.Tensor) else None
-            if entry is not None and entry.memory.placeholder is not None and entry.memory.version > 0:
-                placeholder, contents = entry.memory.placeholder, self.table.get(entry.memory.value).node
+        for value in {id(value): value for value in inputs if isinstance(value, torch.Tensor)}.values():
+            entry = self.table.get(value)
+            if entry is not None and entry.home is entry.memory.home and entry.memory.version > 0:
+                placeholder, contents = entry.home.placeholder, self.table.get(entry.memory.value).node
                 self.position = Position(contents.origins, contents.location)
                 nodes.append(
                     self._create(
@@ -240,7 +242,7 @@ class Recorder(TorchDispatchMode):
             try:
                 return self.writes.write(func, args, kwargs)
             except NotCovered as reason:
-                return self._write_for_real(func, args, kwargs, written, str(reason))
+                return self._write_for_real(func, args, kwargs, written, reason)
         only_read = not is_view(func)
         args = self.writes.present(args, only_read=only_read)
         kwargs = self.writes.present(kwargs, only_read=only_read)
@@ -270,12 +272,12 @@ class Recorder(TorchDispatchMode):
         return filled
 
     def _write_for_real(
-        self, func: Any, args: tuple, kwargs: dict[str, Any], written: list[torch.Tensor], reason: str
+        self, func: Any, args: tuple, kwargs: dict[str, Any], written: list[torch.Tensor], reason: NotCovered
     ) -> Any:
         """A write that is not covered: an obstacle. The run goes on, on copies where memory is not the program's."""
         node_args, node_kwargs = complete_arguments(func, self._nodes_for(args), self._nodes_for(kwargs))
         targets = [self.table.get(target) for target in written]
-        owned = all(entry.memory.placeholder is None and not entry.memory.protected for entry in targets)
+        owned = all(entry.memory.home is None and not entry.memory.protected for entry in targets)
         args, kwargs = self.writes.present(args), self.writes.present(kwargs)
         if not owned:
             args, kwargs = _cloned(args), _cloned(kwargs)
@@ -283,7 +285,7 @@ class Recorder(TorchDispatchMode):
         node = self._create("call_function", func, node_args, node_kwargs, describe_value(result))
         self.log.mutations.append(node)
         names = ", ".join(f"%{entry.node.name}" for entry in targets)
-        self.log.obstacles.append((node, "mutation", f"{func} writes into {names}: {reason}"))
+        self.log.obstacles.append((node, reason.kind, f"{func} writes into {names}: {reason}"))
         known = {id(leaf) for leaf in flatten((args, kwargs)) if isinstance(leaf, torch.Tensor)} if owned else set()
         self._register(node, result, known)
         return result if func._schema.returns else None
@@ -378,9 +380,22 @@ class Recorder(TorchDispatchMode):
         aliases = isinstance(viewed, torch.Tensor) and storage_key(tensor) == storage_key(viewed)
         if aliases and self.table.get(viewed) is not None:
             func, args, kwargs = view
-            self.table.define_view(tensor, node, args[0], ViewStep(func, args[1:], tuple(kwargs.items()), part))
+            self._define_view(tensor, node, args[0], ViewStep(func, args[1:], tuple(kwargs.items()), part))
         else:
             self.table.define(tensor, node)
+
+    def _define_view(self, tensor: torch.Tensor, node: Node, viewed: torch.Tensor, step: ViewStep) -> Entry:
+        try:
+            chain, is_plain = self.writes.chain(viewed, tensor, step)
+        except NotCovered as reason:
+            chain, is_plain = (*self.table.get(viewed).chain, step), False
+            self.log.obstacles.append((node, reason.kind, f"{step.function} is called, and {reason}"))
+        entry = self.table.define_view(tensor, node, viewed, chain, is_plain)
+        # The dispatcher is shown a detach, which shares the version counter; the attribute's tensor does not.
+        captured = self.captured
+        if captured is not None and captured.target is getattr and captured.args[1] == "data":
+            entry.counted = False
+        return entry
 
     def _note_dependence_on_data(self, node: Node, func: Any, args: tuple, result: Any) -> None:
         tags = func.tags
@@ -430,7 +445,7 @@ class Recorder(TorchDispatchMode):
         node = self._create(
             "call_function", step.function, (self.node_of(base), *step.args), {}, describe_value(tensor)
         )
-        self.table.define_view(tensor, node, base, step)
+        self._define_view(tensor, node, base, step).counted = False
         return node
 
     def _constant(self, tensor: torch.Tensor) -> Node:
@@ -452,7 +467,7 @@ class Recorder(TorchDispatchMode):
         memory = self.table.define(tensor, node).memory
         memory.literal = literal
         if not literal:
-            memory.protected = "a constant of the program"
+            memory.protected = ("constant", "a constant of the program")
         return node
 
 

@@ -34,6 +34,7 @@ RENDERERS: dict[str, str] = {
     "DecompositionTable": "expansions",
     "Functionalization": "functionalization",
     "StorageRow": "functionalization",
+    "Reversal": "reversal",
     "LoopProgram": "loops",
     "LoopBody": "loops",
     "Schedule": "schedule",
@@ -45,6 +46,7 @@ RENDERERS: dict[str, str] = {
     "TrafficModel": "traffic",
     "Roofline": "measures",
     "TransformationMap": "transformation_map",
+    "TreatmentTable": "treatments",
     "Tabular": "measures",
     "Compilation": "explorer",
 }

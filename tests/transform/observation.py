@@ -12,7 +12,7 @@ def bits(tensor: torch.Tensor, signed_zero: bool = True) -> bytes:
     value = (value if value.layout is torch.strided else value.to_dense()).resolve_conj().resolve_neg()
     if value.is_quantized:
         value = value.int_repr()
-    value = value.contiguous().clone().view(-1)
+    value = value.reshape(-1).clone(memory_format=torch.contiguous_format)
     if value.is_complex():
         value = torch.view_as_real(value).clone().view(-1)
     if value.is_floating_point():

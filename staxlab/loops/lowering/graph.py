@@ -380,7 +380,13 @@ class GraphLowering:
     def _in_memory(self, memory: str, name: str, layout: Layout, value: TensorValue, leaf: Node) -> tuple[str, Layout]:
         """What results share in eager execution they must share here, the caller's memory above all; and what they do
         not share they must not. The second can be mended by a copy; the first cannot, since most operators that PyTorch
-        runs give their results in memory of their own."""
+        runs give their results in memory of their own. A result without elements shares no byte with anything, whatever
+        made it: it looks at the memory it belongs to if that has its dtype, and otherwise has its own."""
+        home = self.home_of.get(memory, name)
+        if layout.numel == 0 and home != name:
+            if self.dtypes[home] != layout.dtype:
+                return name, layout
+            return home, Layout(layout.shape, layout.stride, layout.dtype, layout.device)
         if self.memory_of.setdefault(name, memory) != memory:
             name, layout = self._copied(value, leaf.val, "a result that shares no memory")
             self.memory_of[name] = memory
