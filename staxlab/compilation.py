@@ -1,6 +1,6 @@
 """The record of a compilation: what every stage delivered, in order, and what runs in the end.
 
-The stages themselves, and who runs them, are in :mod:`staxlab.pipeline`.
+What the stages do, and who runs them, is in :mod:`staxlab.pipeline`.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from .capture.graph import Graph
+from .capture.module import GraphModule
 from .errors import OptionError
 from .options import Decision, DeviceSpec, Options
 from .provenance import SourceLocation
@@ -20,13 +21,26 @@ from .provenance import SourceLocation
 
 @dataclass(frozen=True)
 class Stage:
-    """A step of the pipeline: ``run(compilation)`` reads earlier records and returns this stage's record."""
+    """A step of the pipeline, and how it is shown. ``differentiates``: only regions with gradients have it."""
 
     name: str
     title: str
     section: str
-    run: Callable[[Compilation], Any]
-    differentiates: bool = False  # whether only training needs it
+    differentiates: bool = False
+
+
+STAGES: tuple[Stage, ...] = (
+    Stage("capture", "Captured graph", "Section 3"),
+    Stage("transforms", "Graph transformation", "Section 4"),
+    Stage("joint", "Joint graph", "Section 5.3", differentiates=True),
+    Stage("partition", "Rematerialization", "Section 5.4", differentiates=True),
+    Stage("operators", "Operator graph", "Section 5.1"),
+    Stage("loops", "Loop IR", "Section 6"),
+    Stage("schedule", "Schedule", "Section 7"),
+    Stage("kernels", "Kernels", "Sections 8 and 9"),
+    Stage("wrapper", "Wrapper", "Section 8.5"),
+    Stage("artifact", "Artifact", "Section 11"),
+)
 
 
 @dataclass(frozen=True)
@@ -52,6 +66,7 @@ class Compilation:
     A record is None where its stage did not run: beyond the ``last`` stage, or because the region runs operator
     by operator. ``fallback_reason`` then says why, and ``fallback_remedy`` what to do. ``trains`` says that gradients
     are recorded; ``backward`` is then the compilation of the backward half, once it was needed, and None before.
+    ``source`` is the graph a compilation starts from that has no captured one (the gradient, for a second derivative).
     ``derivative`` is "jvp" or "hvp" where it is not the function itself that is computed (:mod:`staxlab.derivatives`).
     """
 
@@ -61,7 +76,6 @@ class Compilation:
     device: DeviceSpec
     records: dict[str, Any] = field(default_factory=dict)
     timings: dict[str, float] = field(default_factory=dict)
-    ran: list[Stage] = field(default_factory=list, repr=False)
     key: Any = None
     sample: list[torch.Tensor] | None = field(default=None, repr=False)
     function: Callable | None = field(default=None, repr=False)
@@ -69,6 +83,7 @@ class Compilation:
     executor: Callable[[list[torch.Tensor]], Any] | None = field(default=None, repr=False)
     fallback: Fallback | None = None
     last: str = "artifact"
+    source: GraphModule | None = field(default=None, repr=False)
     trains: bool = False
     derivative: str | None = None
     backward: Compilation | None = field(default=None, repr=False)
@@ -173,8 +188,9 @@ class Compilation:
 
     def stages(self) -> Iterator[tuple[Stage, Any]]:
         """The stages that ran, with their records, in order."""
-        for stage in self.ran:
-            yield stage, self.records[stage.name]
+        for stage in STAGES:
+            if stage.name in self.records:
+                yield stage, self.records[stage.name]
 
     # -- running ------------------------------------------------------------------------------------------------------
 

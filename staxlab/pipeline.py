@@ -1,6 +1,6 @@
-"""The pipeline: every stage listed once, and what runs them.
+"""The pipeline: what every stage does, and what runs them.
 
-``STAGES`` is the only place that knows the order::
+:data:`staxlab.compilation.STAGES` is the only place that knows the order::
 
     capture -> transforms -> operators -> loops -> schedule -> kernels -> wrapper -> artifact
 
@@ -25,7 +25,7 @@ from .autodiff.second_order import gradient_program
 from .capture.autograd import autograd_obstacle
 from .capture.module import GraphModule, Interpreter
 from .capture.values import memory_obstacle
-from .compilation import Compilation, Fallback, Stage
+from .compilation import STAGES, Compilation, Fallback, Stage
 from .errors import BuildError, FallbackWarning, LoweringError, MissingDependencyError, OptionError, StaxError
 from .options import DeviceSpec, Options
 from .provenance import warn_user
@@ -51,7 +51,8 @@ def _joint(compilation: Compilation) -> Any:
     from .autodiff.joint import joint_graph
     from .loops.lowering import basis
 
-    return joint_graph(compilation.transforms.final, compilation.sample, compilation.options, basis=basis())
+    module = compilation.source or compilation.transforms.final
+    return joint_graph(module, compilation.sample, compilation.options, basis=basis())
 
 
 def _partition(compilation: Compilation) -> Any:
@@ -115,18 +116,11 @@ def _artifact(compilation: Compilation) -> Any:
     return load(compilation.wrapper, launchers, *program_of(compilation.schedule, compilation.kernels, launchers))
 
 
-STAGES: tuple[Stage, ...] = (
-    Stage("capture", "Captured graph", "Section 3", _capture),
-    Stage("transforms", "Graph transformation", "Section 4", _transforms),
-    Stage("joint", "Joint graph", "Section 5.3", _joint, differentiates=True),
-    Stage("partition", "Rematerialization", "Section 5.4", _partition, differentiates=True),
-    Stage("operators", "Operator graph", "Section 5.1", _operators),
-    Stage("loops", "Loop IR", "Section 6", _loops),
-    Stage("schedule", "Schedule", "Section 7", _schedule),
-    Stage("kernels", "Kernels", "Sections 8 and 9", _kernels),
-    Stage("wrapper", "Wrapper", "Section 8.5", _wrapper),
-    Stage("artifact", "Artifact", "Section 11", _artifact),
-)
+# What each of the STAGES does: from the compilation's earlier records to its own.
+RUN: dict[str, Callable[[Compilation], Any]] = {
+    "capture": _capture, "transforms": _transforms, "joint": _joint, "partition": _partition, "operators": _operators,
+    "loops": _loops, "schedule": _schedule, "kernels": _kernels, "wrapper": _wrapper, "artifact": _artifact,
+}  # fmt: skip
 
 # Up to here a failure is the user's or the capture's; beyond, the region can still run as a captured graph.
 FRONT_END = ("capture", "transforms")
@@ -225,15 +219,16 @@ def _failure(stage: Stage, error: Exception) -> Fallback:
 
 def _run_stage(compilation: Compilation, stage: Stage) -> None:
     start = time.perf_counter()
-    compilation.records[stage.name] = stage.run(compilation)
+    compilation.records[stage.name] = RUN[stage.name](compilation)
     compilation.timings[stage.name] = time.perf_counter() - start
-    compilation.ran.append(stage)
 
 
 REMEDIES = {
     "pending": "pass x.resolve_conj().resolve_neg(), which carries it out in memory",
     "symbolic": "compile without dynamic=True, which makes one kernel for each shape",
-    "requires-grad": "where no gradient is needed, call it under torch.no_grad() or use .requires_grad_(False)",
+    "requires-grad": "make it outside the compiled function and pass it, or leave requires_grad=True out",
+    "gradient-write": "write into a copy (.clone()), or where no gradient is needed under torch.no_grad()",
+    "saved-write": "use the operation that returns a new tensor: y = y + 1 for y.add_(1)",
     "inference": "enter torch.inference_mode() around the call, or use torch.no_grad() inside",
     "detached": "detach it outside the compiled function, or return a copy (.detach().clone())",
     "device": "move the tensors to the CPU or to a CUDA device",
@@ -330,7 +325,7 @@ def _second_order(compilation: Compilation, warned: dict | None) -> Callable[...
         if key not in found:
             name = f"{compilation.name}, gradient"
             region = Compilation(name, compilation.target, compilation.options, compilation.device)
-            region.records["transforms"], region.last = program, compilation.last
+            region.source, region.last = program.final, compilation.last
             region.sample, region.trains = inputs, True
             try:
                 _run_stages(region, _after("transforms"), warned)
@@ -349,7 +344,7 @@ def compile_backward(
 ) -> Compilation:
     """The backward half of a training compilation through the stages from ``loops`` on (Section 5.6).
 
-    ``undefined`` are the numbers of forward outputs to which no upstream gradient comes. The one for none such is kept as
+    ``undefined`` are the numbers of forward outputs to which no upstream gradient comes. That for none such is kept as
     ``compilation.backward``. Failures are treated as those of :func:`compile_region`.
     """
     from .autodiff.partition import prune_tangents
@@ -378,6 +373,8 @@ def _half_executor(compilation: Compilation) -> Callable[[list[torch.Tensor]], A
         run = (lambda inputs: call([*inputs, *constants])) if constants else call
         return _counting(run, compilation.operators)
     interpreted = compilation.options.backend != "stax" or compilation.fallback_reason
+    if compilation.source is not None and compilation.fallback_reason:
+        return _flat(compilation.source)
     if compilation.transforms is None or compilation.derivative:
         return _counting(_flat(compilation.operators.module), compilation.operators) if interpreted else None
     if compilation.options.backend == "eager" or compilation.fallback_reason:

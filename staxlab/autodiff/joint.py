@@ -119,7 +119,7 @@ class JointRecorder(Recorder):
         if tensor._version != version:
             node = self.table.get(tensor).node if self.table.get(tensor) else self.node_of(tensor)
             reason = "a value that the backward pass needs is modified in place later; eager's backward() raises"
-            self.stale.append(Obstacle(node.name, "modified-after-saving", reason, node.location))
+            self.stale.append(Obstacle(node.name, "saved-write", reason, node.location))
         return value
 
     def _results(self, returned: list[Any], leaves: list[Any]) -> tuple[list[torch.Tensor], tuple[Result, ...]]:
@@ -236,7 +236,7 @@ class JointRecorder(Recorder):
             if leaf.requires_grad or contents.requires_grad:
                 node = entry.home.placeholder
                 reason = f"%{node.name} is modified in place where gradients are recorded"
-                found.append(Obstacle(node.name, "gradient-mutation", reason, node.location))
+                found.append(Obstacle(node.name, "gradient-write", reason, node.location))
         return found
 
     def _drop_aliases(self) -> None:
