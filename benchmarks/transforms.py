@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import gc
 import json
-import math
 import operator
 import sys
 import time
@@ -27,6 +26,7 @@ import torch.nn.functional as F
 
 from staxlab.capture.graph import Graph, Node, TensorMeta
 from staxlab.capture.module import GraphModule
+from staxlab.measure.pass_costs import PassCosts
 from staxlab.transform import TransformLog, transform
 
 FORMAT = "staxlab-transforms-1"
@@ -151,16 +151,6 @@ def applications(log: TransformLog) -> int:
     return sum(len(run.applied) for run in log.runs)
 
 
-def exponent(points: Sequence[tuple[float, float]]) -> float:
-    """The slope of log(cost) over log(nodes), by least squares; NaN for fewer than two sizes."""
-    if len(points) < 2:
-        return math.nan
-    logs = [(math.log(nodes), math.log(max(cost, 1e-9))) for nodes, cost in points]
-    mean_x, mean_y = (sum(values) / len(logs) for values in zip(*logs, strict=True))
-    spread = sum((a - mean_x) ** 2 for a, _ in logs)
-    return sum((a - mean_x) * (b - mean_y) for a, b in logs) / spread if spread else math.nan
-
-
 def measure(
     families: Sequence[str], sizes: Sequence[int], repeats: int, say: Callable[[str], None] = print
 ) -> dict[str, Any]:
@@ -197,58 +187,6 @@ def measure(
     return {"complete": complete, "results": results}
 
 
-def exponent_of(rows: Sequence[dict[str, Any]]) -> float:
-    points = [(row["nodes"], row["seconds"]) for row in rows]
-    return exponent([point for point in points if point[0] >= 900] or points)
-
-
-def table(record: dict[str, Any]) -> Any:
-    """The record as a text table: a row per family, a column per size."""
-    from staxlab.measure.tables import Table, seconds_text
-
-    sizes = sorted({row["size"] for rows in record["results"].values() for row in rows})
-    rows = []
-    for family, measured in record["results"].items():
-        seconds = {row["size"]: seconds_text(row["seconds"]) for row in measured}
-        slope = exponent_of(measured)
-        rows.append((family, *(seconds.get(size, "") for size in sizes), "" if math.isnan(slope) else f"{slope:.2f}"))
-    columns = ("family", *(f"{size:,} nodes" for size in sizes), "exponent")
-    notes = [
-        "processor time, the smallest of the readings",
-        "exponent: slope of log time over log nodes, from 1,000 nodes on; 1 is linear",
-    ]
-    if not record["complete"]:
-        notes.append("interrupted: what was measured until then")
-    return Table.build("All passes of Section 4, to their fixed point", columns, rows, notes)
-
-
-def plot(record: dict[str, Any], path: Path) -> Path:
-    """Time over nodes, both logarithmic, one line per family, with a linear slope for the eye."""
-    from staxlab.view.figures import DASHES, MARKERS, SERIES, colour_axes, new_figure, palette, write_figure
-
-    colours = palette("light")
-    figure = new_figure((8.0, 5.0), colours)
-    axes = figure.subplots()
-    said = []
-    for position, (family, rows) in enumerate(record["results"].items()):
-        sizes, seconds = [row["nodes"] for row in rows], [row["seconds"] for row in rows]
-        axes.plot(sizes, seconds, label=family, color=SERIES[position % len(SERIES)], linewidth=1.4, markersize=4,
-                  marker=MARKERS[position % len(MARKERS)], linestyle=DASHES[position % len(DASHES)])  # fmt: skip
-        said.append(f"{family} {seconds[-1]:.2g} s at {sizes[-1]:,}")
-    first, last = axes.get_xlim()
-    low = 0.6 * min(row["seconds"] / row["nodes"] for rows in record["results"].values() for row in rows)
-    axes.plot([first, last], [low * first, low * last], color=colours["text"], linewidth=0.8, linestyle=":")
-    axes.annotate("linear", (last, low * last), color=colours["text"], ha="right", va="top", fontsize=8)
-    axes.set(xscale="log", yscale="log", xlabel="nodes of the graph", ylabel="all passes (s of processor time)")
-    title = "Cost of the graph passes"
-    axes.set_title(title, loc="left")
-    colour_axes(axes, colours)
-    legend = axes.legend(fontsize=8, frameon=False, labelcolor=colours["text"], loc="upper left")
-    legend.set_title("family", prop={"size": 8})
-    legend.get_title().set_color(colours["text"])
-    return write_figure(figure, path, title, f"Time over nodes, both logarithmic: {'; '.join(said)}.")
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     p = argparse.ArgumentParser(prog="python -m benchmarks.transforms", description=__doc__.split("\n")[0])
     p.add_argument("--families", default=",".join(FAMILIES), help=f"of {', '.join(FAMILIES)}")
@@ -268,7 +206,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         p.error("a graph needs ten nodes, a figure one reading")
     record = measure(families, sizes, options.repeats)
     if record["results"]:
-        print(table(record).text())
+        print(PassCosts.from_json(record))
     if options.out:
         from staxlab.errors import MissingDependencyError
         from staxlab.measure import machine
@@ -281,10 +219,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
             "versions": machine.version_record(),
         }
         options.out.parent.mkdir(parents=True, exist_ok=True)
-        options.out.write_text(json.dumps({**header, **record}, indent=2, allow_nan=False) + "\n")
+        record = {**header, **record}
+        options.out.write_text(json.dumps(record, indent=2, allow_nan=False) + "\n")
         print(f"wrote {options.out}")
         try:
-            print(f"wrote {plot(record, options.out.with_suffix('.svg'))}")
+            from staxlab.view.pass_costs import write
+
+            print(f"wrote {write(PassCosts.from_json(record), options.out.with_suffix('.svg'))}")
         except MissingDependencyError as error:
             print(f"no plot: {error}")
     return 0 if record["complete"] else 130

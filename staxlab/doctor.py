@@ -239,7 +239,7 @@ def _dot() -> list[Finding]:
 
 
 def _notebook() -> list[Finding]:
-    wanted = ("ipywidgets", "jupyterlab", "nbconvert", "nbclient", "matplotlib", "graphviz", "pygments")
+    wanted = ("ipywidgets", "jupyterlab", "nbconvert", "nbclient", "matplotlib", "graphviz", "mpmath", "pygments")
     missing = [module for module in wanted if not _has_module(module)]
     if missing:
         remedy = "for notebooks and plots: pip install 'staxlab[notebook]'"
@@ -253,6 +253,14 @@ def _grading() -> list[Finding]:
         remedy = "for checking exercises: pip install 'staxlab[grading]'"
         return [Finding("grading packages", "missing", f"not installed: {', '.join(missing)}", remedy)]
     return [Finding("grading packages", "ok", f"sympy {_version_of('sympy')} and the rest")]
+
+
+def _proof() -> list[Finding]:
+    missing = [name for name, module in (("z3-solver", "z3"), ("mpmath", "mpmath")) if not _has_module(module)]
+    if missing:
+        remedy = "for proofs about float32 and errors against exact values: pip install 'staxlab[proof]'"
+        return [Finding("proof packages", "missing", f"not installed: {', '.join(missing)}", remedy)]
+    return [Finding("proof packages", "ok", f"z3-solver {_version_of('z3-solver')} and mpmath")]
 
 
 def _kernel_cache() -> list[Finding]:
@@ -304,4 +312,5 @@ CHECKS = (
     ("graphviz dot", _dot),
     ("notebook packages", _notebook),
     ("grading packages", _grading),
+    ("proof packages", _proof),
 )

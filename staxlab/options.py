@@ -208,6 +208,14 @@ def _at_least(least: int, most: int | None = None) -> tuple[Callable[[Any], bool
     return allowed, f"a whole number of {least} or more" if most is None else f"a whole number from {least} to {most}"
 
 
+def _is_budget(value: Any) -> bool:
+    """Bytes or a fraction. One byte is no budget, and 1 equals 1.0: two options that are equal must mean the same."""
+    if isinstance(value, float):
+        return 0 <= value <= 1
+    whole = isinstance(value, int) and not isinstance(value, bool)
+    return value is None or (whole and value >= 0 and value != 1)
+
+
 # Option -> (whether a value is allowed, what is, in words).
 _ALLOWED: dict[str, tuple[Callable[[Any], bool], str]] = {
     "backend": (lambda value: value in BACKENDS, "one of " + ", ".join(map(repr, BACKENDS))),
@@ -223,6 +231,10 @@ _ALLOWED: dict[str, tuple[Callable[[Any], bool], str]] = {
     "max_versions": _at_least(0),
     "max_compilations": _at_least(0),
     "max_rounds": _at_least(1),
+    "memory_budget": (
+        _is_budget,
+        "None (no limit), a number of bytes (2 or more), or a fraction of what saving everything takes (0.0 to 1.0)",
+    ),
 }
 
 
@@ -238,6 +250,8 @@ class Options:
     ``accumulators``    vector accumulators per reduction on CPU (0: let the generator decide)
     ``max_versions``    specialization versions kept per function
     ``max_compilations``compilations allowed per function in all
+    ``memory_budget``   what may be saved between forward and backward (Section 5.8): bytes (int), or a fraction (float)
+                        of what saving everything takes; None: the minimum cut of Section 5.4, without a limit
     """
 
     backend: str = "stax"
@@ -251,6 +265,7 @@ class Options:
     max_versions: int = 8
     max_compilations: int = 256
     max_rounds: int = 16
+    memory_budget: int | float | None = None
     extra: tuple[tuple[str, Any], ...] = field(default=(), repr=False)
 
     def __post_init__(self) -> None:

@@ -19,7 +19,14 @@ def test_it_reports_every_piece():
     pieces = [finding.piece for finding in report.findings]
     assert len(set(pieces)) == len(pieces)
     expected = {"Python", "PyTorch", "C++ compiler", "instruction set", "threads", "OpenMP", "GPU", "Triton"}
-    expected |= {"graphviz dot", "notebook packages", "grading packages", "kernel cache", "call entry"}
+    expected |= {
+        "graphviz dot",
+        "notebook packages",
+        "grading packages",
+        "proof packages",
+        "kernel cache",
+        "call entry",
+    }
     assert expected <= set(pieces)
     assert all(finding.status in doctor.STATUSES and finding.found for finding in report.findings)
     assert report["Python"].found.startswith(f"{sys.version_info.major}.{sys.version_info.minor}.")

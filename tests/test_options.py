@@ -37,6 +37,7 @@ BAD = {
     "max_versions": (-1, "8", 8.0),
     "max_compilations": (-1, None),
     "max_rounds": (0, False),
+    "memory_budget": (-1, 1, 1.5, -0.1, float("nan"), True, "half"),
 }
 
 
@@ -53,6 +54,11 @@ def test_every_option_is_checked():
     assert {field.name for field in dataclasses.fields(Options)} - {"extra", "mode"} == {*BAD, "backend", "dynamic",
                                                                                      "strict_native"}  # fmt: skip
     assert Options(accumulators=4, max_versions=0, instruction_set="scalar").accumulators == 4
+
+
+def test_a_budget_is_bytes_or_a_fraction():
+    for value in (None, 0, 0.0, 0.25, 1.0, 2, 10**9):
+        assert Options.resolve(options={"memory_budget": value}).memory_budget == value
 
 
 def test_another_architecture_is_no_typing_error():

@@ -21,10 +21,11 @@ from typing import Any
 from ..capture.graph import Node
 from ..operators.graph import OperatorGraph
 from ..options import Decision, Options
+from .budget import BudgetPlan, budget_in_bytes, within_budget
 from .graph import JointGraph
-from .network import INFINITE, Flow, FlowNetwork, capacity_text, maximum_flow
+from .network import Flow, FlowNetwork, capacity_text, maximum_flow
 from .split import prune_tangents, split
-from .values import ForwardValue, KindOf, Kinds, forward_values, modified_primals
+from .values import ForwardValue, KindOf, Kinds, forward_values, modified_primals, rematerialization_network
 
 __all__ = ["Partition", "partition", "prune_tangents", "rematerialization_network"]
 
@@ -43,6 +44,8 @@ class Partition:
 
     ``forward`` maps the primals to ``(*joint.outputs, *saved)``; ``backward`` maps ``(*primals_read, *saved,
     *tangents)``, where tangents are those that are not None, to a gradient or None for each primal.
+
+    ``budget`` is what the plan of that name rests on.
 
     ``saved_bytes`` is what is kept between the two, without primals; ``eager_bytes`` what eager execution keeps, and
     ``save_all_bytes`` what keeping every value the backward pass reads would, in distinct memory.
@@ -63,6 +66,7 @@ class Partition:
     save_all_bytes: int
     forward: OperatorGraph
     backward: OperatorGraph
+    budget: BudgetPlan | None = None
 
     @property
     def cut(self) -> tuple[Node, ...]:
@@ -111,17 +115,22 @@ class Partition:
 
 
 def partition(joint: JointGraph, options: Options | None = None, *, kind_of: KindOf) -> Partition:
-    """Divide ``joint`` at a minimum cut of its rematerialization network.
+    """Divide ``joint`` at a minimum cut of its rematerialization network, or as ``options.memory_budget`` asks.
 
     ``kind_of`` says in a word how the back end treats a node (``staxlab.loops.lowering.kinds``). O(V^2 E) at worst,
     in practice a few passes over the graph. Raises LoweringError where the backward pass needs a value that can neither
-    be saved nor computed again.
+    be saved nor computed again, and ConstraintError for a budget that cannot be kept.
     """
     kinds = Kinds(kind_of)
     values = forward_values(joint, kinds)
     network = rematerialization_network(values)
     flow = maximum_flow(network)
     everything = save_all(joint, values)
+    if options is not None and options.memory_budget is not None:
+        sizes = {value.node: value.nbytes for value in values}
+        limit = budget_in_bytes(options.memory_budget, sum(sizes[node] for node in everything))
+        found = within_budget(values, kinds, limit)
+        return divided(joint, kinds, values, network, flow, found.saved, "budget", str(found), everything, found)
     if flow.is_finite:
         plan, reason = "min cut", ""
         saved: Iterable[Node] = [values[network.tails[edge] // 2].node for edge in flow.cut]
@@ -142,6 +151,7 @@ def divided(
     plan: str,
     reason: str,
     everything: Sequence[Node],
+    budget: BudgetPlan | None = None,
 ) -> Partition:
     """The record of a partition that saves ``saved``, as far as the backward side needs them."""
     parts = split(joint, list(saved), kinds)
@@ -162,25 +172,8 @@ def divided(
         sum(sizes[node] for node in everything),
         parts.forward,
         parts.backward,
+        budget,
     )
-
-
-def rematerialization_network(values: Sequence[ForwardValue]) -> FlowNetwork:
-    """The network of Definition 5.2. Value number k has the vertices 2 k (in) and 2 k + 1 (out); then come the source
-    and the sink. The edges: the values' own, the dependences, those of the source, those of the sink."""
-    place = {value.node: k for k, value in enumerate(values)}
-    source, sink = 2 * len(values), 2 * len(values) + 1
-    edges = [(2 * k, 2 * k + 1, value.capacity) for k, value in enumerate(values)]
-    edges += [
-        (2 * place[read] + 1, 2 * k, INFINITE)
-        for k, value in enumerate(values)
-        for read in value.node.inputs
-        if read in place
-    ]
-    edges += [(source, 2 * k, INFINITE) for k, value in enumerate(values) if value.source]
-    edges += [(2 * k + 1, sink, INFINITE) for k, value in enumerate(values) if value.is_read]
-    names = [f"{value.name}_{end}" for value in values for end in ("in", "out")]
-    return FlowNetwork.of(sink + 1, edges, source, sink, [*names, "s", "t"])
 
 
 def save_all(joint: JointGraph, values: Sequence[ForwardValue]) -> list[Node]:

@@ -23,16 +23,18 @@ items are.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
+from ..capture.failing import is_foreign
 from ..capture.graph import Node, TensorMeta
+from ..operators.basis import is_random
 from ..operators.structure import flatten
 from .graph import JointGraph
-from .network import INFINITE, capacity_text
+from .network import INFINITE, FlowNetwork, capacity_text
 
 KindOf = Callable[[Node], str]
 
@@ -85,6 +87,14 @@ class ForwardValue:
         return INFINITE if self.unsavable else self.nbytes * self.beta * GROWTH**self.distance
 
     @property
+    def is_repeatable(self) -> bool:
+        """Whether computing it again gives the same value and does nothing besides, whatever it costs."""
+        target = self.node.target
+        if self.node.op != "call_function" or not isinstance(target, torch._ops.OpOverload):
+            return target is operator.getitem
+        return not (is_random(target) or is_foreign(target) or target._schema.is_mutable)
+
+    @property
     def name(self) -> str:
         return self.node.name
 
@@ -106,6 +116,33 @@ def forward_values(joint: JointGraph, kind_of: KindOf) -> tuple[ForwardValue, ..
 def modified_primals(joint: JointGraph) -> frozenset[Node]:
     """The primals that the program gives new contents."""
     return frozenset(node.args[0] for node in joint.write_backs)
+
+
+def rematerialization_network(
+    values: Sequence[ForwardValue],
+    capacity: Callable[[ForwardValue], float] | None = None,
+    is_source: Callable[[ForwardValue], bool] | None = None,
+) -> FlowNetwork:
+    """The network of Definition 5.2. Value number k has the vertices 2 k (in) and 2 k + 1 (out); then come the source
+    and the sink. The edges: the values' own, the dependences, those of the source, those of the sink.
+
+    ``capacity`` and ``is_source`` take the place of the capacities and of the set U of Section 5.4.
+    """
+    capacity = capacity or (lambda value: value.capacity)
+    is_source = is_source or (lambda value: bool(value.source))
+    place = {value.node: k for k, value in enumerate(values)}
+    source, sink = 2 * len(values), 2 * len(values) + 1
+    edges = [(2 * k, 2 * k + 1, capacity(value)) for k, value in enumerate(values)]
+    edges += [
+        (2 * place[read] + 1, 2 * k, INFINITE)
+        for k, value in enumerate(values)
+        for read in value.node.inputs
+        if read in place
+    ]
+    edges += [(source, 2 * k, INFINITE) for k, value in enumerate(values) if is_source(value)]
+    edges += [(2 * k + 1, sink, INFINITE) for k, value in enumerate(values) if value.is_read]
+    names = [f"{value.name}_{end}" for value in values for end in ("in", "out")]
+    return FlowNetwork.of(sink + 1, edges, source, sink, [*names, "s", "t"])
 
 
 class Kinds:
@@ -345,10 +382,6 @@ def clone_meta(meta: TensorMeta) -> TensorMeta:
     # Not on device "meta", whose first use imports torch._dynamo. What is allocated here is never touched.
     twin = torch.empty_like(torch.empty_strided(meta.shape, meta.stride, dtype=meta.dtype))
     return TensorMeta(meta.shape, tuple(twin.stride()), meta.dtype, meta.device)
-
-
-def is_item(node: Node) -> bool:
-    return node.target is operator.getitem
 
 
 def without_grad(value: Any) -> Any:

@@ -43,6 +43,7 @@ MOVES = {
     "clone", "copy", "copy_", "_to_copy", "to", "contiguous", "cat", "stack", "index", "index_select", "gather", "take",
     "embedding", "constant_pad_nd", "flip", "roll", "repeat", "fill", "fill_", "zero_", "scatter", "index_put",
     "index_put_", "slice_scatter", "select_scatter", "_unsafe_index", "masked_fill", "tril", "triu", "lift_fresh_copy",
+    "slice_backward", "select_backward", "diagonal_backward",
 }  # fmt: skip
 
 #: Scalar operations per element of the first tensor, for operators that reduce or normalise.
@@ -51,7 +52,20 @@ PER_INPUT_ELEMENT = {
     "argmin": 1, "cumsum": 1, "cumprod": 1, "var": 4, "std": 4, "var_mean": 4, "logsumexp": 13, "norm": 2,
     "linalg_vector_norm": 2, "_softmax": 14, "_log_softmax": 14, "softmax": 14, "log_softmax": 14,
     "native_layer_norm": 8, "native_batch_norm": 8, "native_group_norm": 8, "_native_batch_norm_legit": 8,
-    "_native_batch_norm_legit_no_training": 4,
+    "_native_batch_norm_legit_no_training": 4, "_softmax_backward_data": 4, "_log_softmax_backward_data": 13,
+    "native_layer_norm_backward": 17, "native_group_norm_backward": 17, "native_batch_norm_backward": 17,
+    "batch_norm_backward": 17, "_fused_rms_norm_backward": 12,
+}  # fmt: skip
+
+#: Scalar operations per element of the result, for the adjoints of elementwise operators and of losses.
+PER_RESULT_ELEMENT = {
+    "gelu_backward": 33, "tanh_backward": 3, "sigmoid_backward": 3, "silu_backward": 18, "mish_backward": 55,
+    "leaky_relu_backward": 3, "elu_backward": 18, "hardtanh_backward": 4, "hardswish_backward": 7,
+    "hardsigmoid_backward": 5, "softplus_backward": 16, "softshrink_backward": 4, "hardshrink_backward": 4,
+    "logit_backward": 7, "log_sigmoid_backward": 8, "threshold_backward": 2, "glu_backward": 18,
+    "_prelu_kernel_backward": 6, "native_dropout_backward": 2, "_masked_scale": 2, "mse_loss_backward": 3,
+    "smooth_l1_loss_backward": 9, "huber_loss_backward": 9, "binary_cross_entropy_backward": 7,
+    "soft_margin_loss_backward": 17, "nll_loss_backward": 6, "nll_loss2d_backward": 6,
 }  # fmt: skip
 
 #: Names of pointwise operators that differ from the scalar operation they apply.
@@ -280,6 +294,16 @@ def scalar_operations(target: torch._ops.OpOverload, args: tuple[Any, ...], kwar
         # Every element of the result (of the argument, if transposed) meets every weight of its group once.
         transposed = len(args) > 6 and args[6] is True
         return 2 * (tensors[0].numel if transposed else results) * math.prod(tensors[1].shape[1:])
+    if name == "convolution_backward":
+        # Two convolutions of the same size, one for the argument and one for the weight; each only if asked for.
+        return sum(args[-1][:2]) * 2 * (tensors[1] if args[7] else tensors[0]).numel * math.prod(tensors[2].shape[1:])
+    if name.startswith("_scaled_dot_product") and name.endswith("_backward"):
+        upstream, query, key = tensors[:3]  # five products instead of two: the scores are computed again
+        scores = math.prod(query.shape[:-1]) * key.shape[-2]
+        forth = 2 * query.shape[-1] + PER_INPUT_ELEMENT["softmax"]
+        return scores * (
+            forth + 4 * query.shape[-1] + 4 * upstream.shape[-1] + PER_INPUT_ELEMENT["_softmax_backward_data"]
+        )
     if name.startswith("_scaled_dot_product") or name == "scaled_dot_product_attention":
         query, key, value = tensors[:3]
         scores = math.prod(query.shape[:-1]) * key.shape[-2]
@@ -287,6 +311,8 @@ def scalar_operations(target: torch._ops.OpOverload, args: tuple[Any, ...], kwar
     if name in PER_INPUT_ELEMENT:
         extra = results if name in ("mean", "var", "std") else 0
         return PER_INPUT_ELEMENT[name] * tensors[0].numel + extra
+    if name in PER_RESULT_ELEMENT:
+        return PER_RESULT_ELEMENT[name] * results
     rule = OPERATIONS.get(SCALAR_NAMES.get(name, name))
     return results * (rule.cost if rule else 1)
 

@@ -148,7 +148,7 @@ class Functionalizer:
             fresh = results[len(results) - len(targets) :]
             for target, way, value in zip(targets, ways, fresh, strict=True):
                 self._store(target, way, value)
-        if func._schema.is_mutable:
+        if func._schema.is_mutable and func not in _UNCOUNTED:
             self._count(targets)
         if not func._schema.returns:
             return None
@@ -193,7 +193,7 @@ class Functionalizer:
         )
         if not is_injective(window):
             raise NotCovered(f"it writes into a tensor whose elements share memory ({_layout(target)})", "overlap")
-        chain = route(memory.window, window)
+        chain = route(memory.window, window) if _are_alike(target, self._first(target, entry)) else None
         if chain is None and window.numel:
             raise NotCovered(
                 f"it writes into a part of a tensor that views do not reach ({_layout(target)})", "overlap"
@@ -273,13 +273,14 @@ class Functionalizer:
             raise NotCovered(f"it writes into {why}", kind)
         if twin is None or entry.home is not None and entry.home.tensor() is target:
             raise NotCovered("it changes the shape of a tensor that is not the program's own", "reshaped")
-        if not entry.chain and entry.memory.owner is not None and entry.memory.owner() is not None:
-            raise NotCovered("it changes the shape of a tensor that has views", "reshaped")
         was_itself = self.current(target) is target
         with self.recorder:
             value = twin(self.current(target), *args[1:], **kwargs)
-        func(*args, **kwargs)  # no contents change; only this object's shape does
         seen = self.table.get(value)
+        owner = entry.memory.owner() if entry.memory.owner is not None else None
+        if not entry.chain and owner is not None:  # its views keep looking at what it was
+            owner.tensor, entry.owner, entry.chain = self.table.stand_in(target), owner, seen.chain
+        func(*args, **kwargs)  # no contents change; only this object's shape does
         if entry.chain:
             entry.chain, entry.start, entry.is_plain = seen.chain, seen.start, seen.is_plain
         else:
@@ -312,10 +313,11 @@ class Functionalizer:
         ways = route(Window.of(viewed, known.start), window)
         if ways is not None:
             return (*known.chain, replace(step, route=ways)), plain
-        ways = route(memory.window, window)
+        alike = _are_alike(tensor, self._first(viewed, known))
+        ways = route(memory.window, window) if alike else None
         if ways is not None:
             return ways, plain
-        inside = contains(memory.window, window)
+        inside = contains(memory.window, window) and alike
         why = "in an order that views do not have" if inside else "where no element of it is"
         self.protect(memory, f"memory that as_strided addresses {why}", "outside")
         return (*known.chain, step), plain
@@ -335,7 +337,8 @@ class Functionalizer:
             windows = [Window.of(tensor, tensor.data_ptr() - start) for tensor in group]
             for owner, outer in zip(entries, windows, strict=True):
                 chains = [() if inner is outer else route(outer, inner) for inner in windows]
-                if _is_one(group) and None not in chains and is_injective(outer):
+                alike = _are_alike(*group) and len(set(map(storage_key, group))) == 1
+                if alike and None not in chains and is_injective(outer):
                     kept = Owner(owner.reference())
                     owner.memory.owner = weakref.ref(kept)
                     for entry, inner, chain in zip(entries, windows, chains, strict=True):
@@ -362,6 +365,9 @@ class Way:
 # Operators that give all elements one value.
 UNIFORM = frozenset({aten.fill_.Scalar, aten.fill_.Tensor, aten.zero_.default})
 
+# Operators that write, running statistics namely, and raise no version counter.
+_UNCOUNTED = frozenset({aten._native_batch_norm_legit.default, aten._batch_norm_with_update.default})
+
 # View operators that may show an element twice.
 _MAY_OVERLAP = frozenset({aten.expand.default, aten.unfold.default, aten.as_strided.default})
 
@@ -387,10 +393,9 @@ def _sharing(inputs: Sequence[Tensor]) -> list[list[Tensor]]:
     return [part for group in groups if len(group) > 1 for part in _connected(group)]
 
 
-def _is_one(tensors: list[Tensor]) -> bool:
-    """Whether the elements of all are the same ones of one storage, as far as dtypes and pending signs go."""
-    kinds = {(storage_key(x), x.dtype, x.is_neg(), x.is_conj()) for x in tensors}
-    return len(kinds) == 1
+def _are_alike(*tensors: Tensor) -> bool:
+    """Whether the same bytes are the same numbers in all of them."""
+    return len({(x.dtype, x.is_neg(), x.is_conj()) for x in tensors}) == 1
 
 
 def _connected(tensors: list[Tensor]) -> list[list[Tensor]]:

@@ -80,6 +80,21 @@ class DecompositionTable:
             found.setdefault(self.depths[name], []).append(name)
         return {depth: tuple(sorted(found[depth])) for depth in sorted(found)}
 
+    @cached_property
+    def reachable(self) -> tuple[str, ...]:
+        """Operators whose rule is *reachable*, by name.
+
+        The dispatcher can hand such an operator to the recorder (a program of strided tensors may call it), it is
+        outside the basis and draws no random numbers, there is something to put in its place, and whatever that is made
+        of ends in the basis: no leaf of its expansion is left to PyTorch. A composite operator is handed over in
+        inference mode, or when a rule's part is one; elsewhere the dispatcher takes it apart before.
+        O(operators + parts).
+        """
+        ends: dict[str, bool] = dict.fromkeys(self.basis, True)
+        for name in sorted(self.rules, key=self.depths.__getitem__):  # parts come before what is made of them
+            ends[name] = all(ends.get(part, False) for part in self.rules[name])
+        return tuple(name for name in self.rules if ends[name])
+
     @property
     def fallbacks(self) -> tuple[str, ...]:
         """Operators that rules end in and that are neither in the basis nor have a rule: PyTorch runs them as they
@@ -91,6 +106,8 @@ class DecompositionTable:
         counts = Counter(self.kinds[name] for name in self.rules)
         lines = [f"{len(self.rules)} rules outside a basis of {len(self.basis)} operators"]
         lines += [f"    {counts[kind]:4} {kind}" for kind in (OWN, TABLE, COMPOSITE, WRITE) if counts[kind]]
+        handed = sum(self.kinds[name] != COMPOSITE for name in self.reachable)
+        lines.append(f"{len(self.reachable)} end in the basis, {handed} of them not counting composite bodies")
         lines.append("depth (Proposition 4.3):")
         for depth, names in self.by_depth.items():
             shown = ", ".join(name.removeprefix("aten.").removesuffix(".default") for name in names[:4])

@@ -13,6 +13,7 @@ looks at.
 from __future__ import annotations
 
 import copy
+import math
 import operator
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -31,16 +32,18 @@ from .record import record
 from .structure import flatten
 from .tensors import storage_key
 
-MOST_ELEMENTS = 4096  # of a tensor: beyond that a picture of single elements says nothing
+MOST_ELEMENTS = 4096  # of a storage: beyond that a picture of single elements says nothing
 
 
 @dataclass(frozen=True)
 class Lane:
     """One tensor of a storage: the node that made it, the tensor it is a view of, and its geometry in elements.
 
-    ``elements`` are the positions in the storage it covers, in the order of its own elements; ``writers`` the nodes
-    that were given it to write into (whether they changed all of it is not asked). A view that an operation makes for
-    itself only (``y[0] = 1``) has a lane named after it.
+    ``elements`` are the cells of the storage where its elements begin, in their order; each takes ``width`` cells.
+    ``writers`` are the nodes that were given it to write into (whether they changed all of it is not asked).
+    ``seen_as`` says what it makes of the memory if not what the storage was made for: another dtype, "conjugated" or
+    "negated", which are carried out when it is read. A view that an operation makes for itself only (``y[0] = 1``) has
+    a lane named after it.
     """
 
     name: str
@@ -53,36 +56,59 @@ class Lane:
     writers: tuple[str, ...] = ()
     origins: Origins = NO_ORIGINS
     location: SourceLocation | None = None
+    width: int = 1
+    seen_as: tuple[str, ...] = ()
 
     @property
     def geometry(self) -> str:
-        """``shape (3,), stride (4,), offset 1``, in elements."""
-        return f"shape {self.shape}, stride {self.stride}, offset {self.offset}"
+        """``shape (3,), stride (4,), offset 1``, in elements, and what it sees."""
+        return ", ".join([f"shape {self.shape}, stride {self.stride}, offset {self.offset}", *self.seen_as])
+
+    @cached_property
+    def cells(self) -> dict[int, int]:
+        """The cells it covers, and which element each belongs to (the first, where elements share one)."""
+        found: dict[int, int] = {}
+        for number, first in enumerate(self.elements):
+            for place in range(first, first + self.width):
+                found.setdefault(place, number)
+        return found
 
 
 @dataclass(frozen=True)
 class StorageRow:
-    """A storage: its size in elements of ``itemsize`` bytes, and the tensors that look at it in the order they were
-    made."""
+    """A storage: its size in cells of ``itemsize`` bytes, and the tensors that look at it in the order they were made.
+
+    A cell is an element of ``dtype``, which the storage was made for, or the part of one that the tensors of other
+    dtypes have in common with it: of complex numbers looked at as real ones (``z.real``), a half.
+    """
 
     name: str
     size: int
     dtype: torch.dtype
     lanes: tuple[Lane, ...]
-
-    @property
-    def itemsize(self) -> int:
-        return self.dtype.itemsize
+    itemsize: int
 
     @cached_property
     def written(self) -> frozenset[int]:
-        """The positions that are written by any of its tensors."""
-        return frozenset(place for lane in self.lanes if lane.writers for place in lane.elements)
+        """The cells that are written by any of its tensors."""
+        return frozenset(place for lane in self.lanes if lane.writers for place in lane.cells)
+
+    @property
+    def unit(self) -> str:
+        """What a cell is called: an "element", or a "cell" where an element has several."""
+        return "element" if self.itemsize == self.dtype.itemsize else "cell"
+
+    @property
+    def extent(self) -> str:
+        """``12 elements of float32, 48 bytes``"""
+        number, kind = self.size * self.itemsize // self.dtype.itemsize, str(self.dtype).removeprefix("torch.")
+        text = f"{number} {'element' if number == 1 else 'elements'} of {kind}, {self.size * self.itemsize} bytes"
+        return text if self.unit == "element" else f"{text} in cells of {self.itemsize}"
 
     def bytes_of(self, lane: Lane) -> tuple[tuple[int, int], ...]:
         """The bytes a tensor covers, as [first, last] ranges in ascending order."""
         ranges: list[tuple[int, int]] = []
-        for place in sorted(set(lane.elements)):
+        for place in sorted(lane.cells):
             first = place * self.itemsize
             if ranges and ranges[-1][1] == first - 1:
                 ranges[-1] = (ranges[-1][0], first + self.itemsize - 1)
@@ -92,14 +118,13 @@ class StorageRow:
 
     def format(self, most: int = 32) -> str:
         """A row of cells for the storage and a lane for each tensor. In a lane, a number is the position of the element
-        in the tensor itself; ``*`` marks one that is written through this tensor, ``°`` one that is written through
-        another, ``.`` one the tensor does not look at."""
+        in the tensor itself (``-`` stands in the cells of an element after its first); ``*`` marks one that is written
+        through this tensor, ``°`` one that is written through another, ``.`` one the tensor does not look at."""
         shown = min(self.size, most)
         width = max(len(str((shown - 1) * self.itemsize)), len(str(max(self.size - 1, 0))) + 1, 2)
         name_width = max(len("element"), *(len(f"%{lane.name}") for lane in self.lanes))
-        kind = str(self.dtype).removeprefix("torch.")
-        lines = [f"storage of %{self.name}: {self.size} elements of {kind}, {self.size * self.itemsize} bytes"]
-        for title, step in (("byte", self.itemsize), ("element", 1)):
+        lines = [f"storage of %{self.name}: {self.extent}"]
+        for title, step in (("byte", self.itemsize), (self.unit, 1)):
             cells = " ".join(f"{k * step:>{width}}" for k in range(shown))
             lines.append(f"  {title:{name_width}}  {cells}")
         for lane in self.lanes:
@@ -109,15 +134,16 @@ class StorageRow:
             if lane.writers:
                 lines[-1] += f"; written by {', '.join('%' + name for name in lane.writers)}"
         if shown < self.size:
-            lines.append(f"  ... {self.size - shown} more elements")
+            lines.append(f"  ... {self.size - shown} more {self.unit}s")
         return "\n".join(lines)
 
     def cell(self, lane: Lane, place: int) -> str:
         """What stands in a cell of a lane (see :meth:`format`)."""
-        if place not in lane.elements:
+        if place not in lane.cells:
             return "."
         mark = "*" if lane.writers else "°" if place in self.written else ""
-        return f"{lane.elements.index(place)}{mark}"
+        number = lane.cells[place]
+        return f"{number if lane.elements[number] == place else '-'}{mark}"
 
     __str__ = format
 
@@ -184,8 +210,8 @@ def functionalized(function: Callable[..., Any], *args: Any, **kwargs: Any) -> F
 def storage_rows(module: GraphModule, inputs: list[Any]) -> tuple[StorageRow, ...]:
     """The storages that are written or seen by more than one tensor while ``module`` runs on copies of ``inputs``.
 
-    Storages of more than MOST_ELEMENTS elements are left out, and so is what is not strided memory of one dtype. Time
-    and memory of one eager execution in which nothing is freed.
+    Storages of more than MOST_ELEMENTS cells are left out, and so is what is not strided memory. Time and memory of
+    one eager execution in which nothing is freed.
     """
     return tuple(_watch(module, inputs).rows())
 
@@ -293,21 +319,29 @@ class _Watcher(Interpreter):
             if len(members) < 2 and not members[0].writers:
                 continue
             first = members[0].tensor
-            size = first.untyped_storage().nbytes() // first.dtype.itemsize
+            cell = math.gcd(*(each.tensor.dtype.itemsize for each in members))
+            size = first.untyped_storage().nbytes() // cell
             if size > MOST_ELEMENTS:
-                self.left_out.append(f"%{members[0].name} has {size:,} elements, more than {MOST_ELEMENTS:,}")
-            elif any(each.tensor.dtype != first.dtype for each in members):
-                self.left_out.append(f"%{members[0].name} is looked at as several dtypes")
+                unit = "elements" if cell == first.dtype.itemsize else "cells"
+                self.left_out.append(f"%{members[0].name} has {size:,} {unit}, more than {MOST_ELEMENTS:,}")
             else:
-                yield StorageRow(members[0].name, size, first.dtype, tuple(map(_lane, members)))
+                lanes = tuple(_lane(each, first.dtype, cell) for each in members)
+                yield StorageRow(members[0].name, size, first.dtype, lanes, cell)
 
 
-def _lane(seen: _Seen) -> Lane:
+def _lane(seen: _Seen, dtype: torch.dtype, cell: int) -> Lane:
     tensor, node = seen.tensor, seen.node
     shape, stride, offset = tuple(tensor.shape), tuple(tensor.stride()), tensor.storage_offset()
+    width = tensor.dtype.itemsize // cell
+    seen_as = (
+        *([str(tensor.dtype).removeprefix("torch.")] if tensor.dtype != dtype else []),
+        *(["conjugated"] if tensor.is_conj() else []),
+        *(["negated"] if tensor.is_neg() else []),
+    )
     return Lane(
         seen.name, seen.made_by, seen.base.name if seen.base else None, shape, stride, offset,
-        covered(shape, stride, offset), tuple(seen.writers), node.origins, node.location,
+        tuple(place * width for place in covered(shape, stride, offset)), tuple(seen.writers), node.origins,
+        node.location, width, seen_as,
     )  # fmt: skip
 
 

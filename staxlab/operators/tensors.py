@@ -162,6 +162,15 @@ class TensorTable:
         entry.home, entry.counted = known.home, known.counted
         return entry
 
+    def stand_in(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Another tensor that is known as all that ``tensor`` is known as: for one that is about to change."""
+        entry = self.get(tensor)
+        other = tensor.detach()
+        copied = self._put(other, entry.node, entry.memory, entry.chain, entry.owner)
+        copied.version, copied.value, copied.start = entry.version, entry.value, entry.start
+        copied.is_plain, copied.home, copied.counted = entry.is_plain, entry.home, entry.counted
+        return other
+
     def rehome(self, tensor: torch.Tensor, memory: Memory) -> None:
         """Make ``tensor`` the contents of ``memory``."""
         entry = self.get(tensor)

@@ -4,9 +4,12 @@ A rule written with :class:`~staxlab.transform.patterns.Rule` says what may repl
 has to look after is looked after here, so that a rule stays one line:
 
 * types: all tensors that the variables stand for have the dtype and device of the result, and where a variable alone
-  is left, its shape as well (Section 4.2, conditions 1 and 2);
+  is left, its shape and strides as well (Section 4.2, conditions 1 and 2);
 * memory: nothing that was matched is written, random or a view, and no output becomes an input or another output
   (condition 3);
+* truth: the replacement is tried out on the sample (:mod:`.trial`). One that changes dtype, shape, strides, aliasing or
+  values is refused with an error that names the rule, the node and the user's line: the rule is wrong, or lacks a
+  condition;
 * what the pattern leaves behind: operations that only it used are removed at once, so the measure of Proposition 4.1
   sees what the rule did. Where something in the middle is read elsewhere and has to stay, new operations would be
   added and none saved; there the rule is not applied. A rule that does not lower the measure is refused by the driver.
@@ -15,6 +18,7 @@ has to look after is looked after here, so that a rule stays one line:
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from ..capture.graph import Graph, Node, TensorMeta
@@ -22,11 +26,18 @@ from ..errors import TransformError
 from .effects import Effects
 from .patterns import Apply, Bindings, Expr, Rule, Var, build, same_metadata, same_strides
 from .rewrite import Applied, Pass, describe
+from .trial import Trial
 
 
-def own_pass(rules: Sequence[Rule], name: str = "OwnRules") -> Pass:
+def own_pass(
+    rules: Sequence[Rule],
+    name: str = "OwnRules",
+    *,
+    samples: Sequence[Any] | None = None,
+    constants: dict[str, Any] | None = None,
+) -> Pass:
     """A pass that applies each rule wherever it may be applied, in one walk over the graph. O(V + E) matches for each
-    rule."""
+    rule, and at most one run of the graph on ``samples`` (a tensor for each placeholder) to try the rules out."""
     rules = tuple(rules)
     for rule in rules:
         if not isinstance(rule, Rule):
@@ -45,13 +56,14 @@ def own_pass(rules: Sequence[Rule], name: str = "OwnRules") -> Pass:
     def run(graph: Graph) -> list[Applied]:
         applied: list[Applied] = []
         effects = Effects(graph)
+        trial = Trial(graph, effects, constants or {}, samples)
         gone: set[Node] = set()
         for node in graph:
             for rule in rules if node not in gone else ():
                 bindings = rule.match(node)
                 if bindings is None:
                     continue
-                done = _replace(graph, effects, node, rule, bindings, gone)
+                done = _replace(graph, effects, trial, node, rule, bindings, gone)
                 if done is not None:
                     applied.append(done)
                     break
@@ -69,12 +81,13 @@ def _variables(part: Any) -> set[str]:
 
 
 def _replace(
-    graph: Graph, effects: Effects, node: Node, rule: Rule, bindings: Bindings, gone: set[Node]
+    graph: Graph, effects: Effects, trial: Trial, node: Node, rule: Rule, bindings: Bindings, gone: set[Node]
 ) -> Applied | None:
     covered = _covered(rule.pattern, node)
     if not _may_touch(effects, node, covered, bindings):
         return None
     replacement = rule.replacement(node, bindings)
+    refuse = partial(_refuse, rule, node, replacement)
     before = describe(covered[::-1])
     origins = frozenset().union(*(part.origins for part in covered))
     if isinstance(replacement, Var):
@@ -83,6 +96,7 @@ def _replace(
             return None
         if not effects.may_replace(node, other):
             return None
+        refuse(trial.different_value(node, other))
     elif isinstance(replacement, Apply):
         if any(user not in covered for part in covered[1:] for user in part.users):
             return None
@@ -90,15 +104,14 @@ def _replace(
         for new in created:
             effects.add(new)
             new.origins |= origins
-        if not same_metadata(node, other):
-            for new in reversed(created):
-                graph.erase(new)
-            return None
+        bound = {name: value for name, value in bindings.items() if isinstance(value, Node)}
+        refuse(trial.objection(node, created, bound))
     else:
         raise TransformError(
             f"rule {rule.name!r} replaces a tensor by {replacement!r}",
             remedy="let the replacement be a variable of the pattern or an operation",
         )
+    trial.learn(node, other)
     node.replace_all_uses_with(other)
     effects.merge(node, other)
     other.origins |= origins
@@ -107,6 +120,16 @@ def _replace(
             graph.erase(part)
             gone.add(part)
     return Applied(rule.name, rule.law, before, describe(created or [other]), origins, rule.source)
+
+
+def _refuse(rule: Rule, node: Node, replacement: Any, objection: str | None) -> None:
+    if objection is not None:
+        raise TransformError(
+            f"rule {rule.name!r}, {rule.law}, is refused at %{node.name}: its replacement {replacement} {objection}\n"
+            f"  the rule is written at {rule.source}",
+            where=node.location,
+            remedy="correct the rule, or give it a condition that leaves this node alone: Rule(..., where=condition)",
+        )
 
 
 def _covered(pattern: Any, value: Any) -> list[Node]:

@@ -193,8 +193,10 @@ def transform(capture: Any, options: Options | None = None, *, rules: Sequence[R
     ``capture`` is a Capture or a GraphModule; it is not changed. ``rules`` are applied as well, after normalization in
     every round; they show in the log under their names. Values, dtypes, shapes and aliasing of the outputs
     stay as they are, except that ``x + 0 -> x`` may change the sign of a zero, and that decomposed operators round as
-    their formulas do. TransformError if a rule breaks the graph or does not lower the measure of Proposition 4.1, so
-    that the iteration might not end: a defect of the rules.
+    their formulas do. Each use of a rule of ``rules`` is tried out first (:mod:`.trial`), on the samples of a Capture.
+    TransformError if a replacement changes dtype, shape, strides, aliasing or (on the samples) values, if a rule breaks
+    the graph, or if it does not lower the measure of Proposition 4.1, so that the iteration might not end: defects of
+    the rules.
     """
     from .own_rules import own_pass
     from .passes import PASSES, SHAPE_INDEPENDENT, measure
@@ -205,7 +207,8 @@ def transform(capture: Any, options: Options | None = None, *, rules: Sequence[R
     if rules:
         if options.dynamic:
             raise TransformError("own rules rely on the shapes of the sample", remedy="transform without dynamic=True")
-        passes = (passes[0], own_pass(rules), *passes[1:])
+        own = own_pass(rules, samples=getattr(capture, "samples", None), constants=module.constants)
+        passes = (passes[0], own, *passes[1:])
     return rewrite(module, passes, measure, options.max_rounds)
 
 

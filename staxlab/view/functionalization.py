@@ -2,8 +2,9 @@
 
 A storage is a row of cells, one per element, with their byte offsets above. Below it each tensor that looks at the
 storage has a lane: a cell that it covers holds the number of the element in the tensor itself, so a transpose shows as
-numbers out of order. What is written has a mark as well as a colour: ``*`` where the write goes through this tensor, a
-small circle where it goes through another one, which is what functionalization must let this tensor see.
+numbers out of order. Where tensors of several dtypes look at a storage, an element may take several cells. What is
+written has a mark as well as a colour: ``*`` where the write goes through this tensor, a small circle where it goes
+through another one, which is what functionalization must let this tensor see.
 """
 
 from __future__ import annotations
@@ -28,7 +29,6 @@ CELLS = {
     "covered": ("#e4f0fb", "#7b858f", 1, "looked at"),
     "apart": ("none", "#d5dae0", 1, "not looked at"),
 }
-MARKS = {"written": "*", "changed": "°"}
 
 
 def view(record: Any, full: bool = False) -> View:
@@ -48,7 +48,7 @@ def _count(number: int, noun: str) -> str:
 
 
 def _size(row: Any) -> str:
-    return f"{_count(row.size, 'element')}, {row.size * row.itemsize} bytes"
+    return row.extent
 
 
 # -- the programs --------------------------------------------------------------------------------------------------
@@ -99,7 +99,7 @@ def _remark(text: str) -> Html:
 
 def kind_of(row: Any, lane: Any, place: int) -> str:
     """What a cell of a lane is: one of CELLS."""
-    if place not in lane.elements:
+    if place not in lane.cells:
         return "apart"
     return "written" if lane.writers else "changed" if place in row.written else "covered"
 
@@ -116,13 +116,12 @@ def _picture(row: Any) -> Html:
     left = 16 + 7 * max(len("element"), *(len(shortened(label, 36)) for label in labels))
     width = left + shown * cell + 12
     height = _TOP + len(row.lanes) * (_LANE + _GAP) + 12
-    kind = str(row.dtype).removeprefix("torch.")
-    title = f"Storage of %{row.name}: {row.size} elements of {kind}, {row.size * row.itemsize} bytes"
+    title = f"Storage of %{row.name}: {row.extent}"
     if shown < row.size:
         title += f" (the first {shown} drawn)"
     width = max(width, 7.3 * len(title) + 20)
     drawn = [_text(title, 8, 16, "sx-count", _TEXT, font_weight="600")]
-    for name, step, y in (("byte", row.itemsize, 36), ("element", 1, 52)):
+    for name, step, y in (("byte", row.itemsize, 36), (row.unit, 1, 52)):
         drawn.append(_text(name, left - 8, y, "sx-label", _MUTED, text_anchor="end"))
         drawn += [
             _text(str(k * step), left + (k + 0.5) * cell, y, "sx-label", _MUTED, text_anchor="middle")
@@ -161,8 +160,7 @@ def _lane(row: Any, lane: Any, label: str, left: float, y: float, cell: float, s
             )
         )  # fmt: skip
         if kind != "apart":
-            written = f"{lane.elements.index(place)}{MARKS.get(kind, '')}"
-            parts.append(_text(written, x + cell / 2, y + 17, "sx-count", _TEXT, text_anchor="middle"))
+            parts.append(_text(row.cell(lane, place), x + cell / 2, y + 17, "sx-count", _TEXT, text_anchor="middle"))
     return element(
         "g", parts, class_="sx-lane", role="img", aria_label=spoken, data_lane=lane.name,
         **stop.attributes(lane.origins, f"%{lane.name}"),
@@ -184,9 +182,8 @@ def _lanes_table(row: Any) -> Html:
     for lane in row.lanes:
         made = f"{lane.made_by} of %{lane.base}" if lane.base else lane.made_by
         writers = ", ".join(f"%{name}" for name in lane.writers) or "–"
-        rows.append(
-            [f"%{lane.name}", made, str(lane.shape), str(lane.stride), lane.offset, _bytes_text(row, lane), writers]
-        )
+        shape, stride = ", ".join([str(lane.shape), *lane.seen_as]), str(lane.stride)
+        rows.append([f"%{lane.name}", made, shape, stride, lane.offset, _bytes_text(row, lane), writers])
         attributes.append(stop.attributes(lane.origins, f"%{lane.name}"))
     head = ["tensor", "made by", "shape", "stride (elements)", "offset (elements)", "covers", "written by"]
     folded = table(f"Tensors of the storage of %{row.name}", head, rows, row_attributes=attributes, data_group=True)
@@ -195,7 +192,7 @@ def _lanes_table(row: Any) -> Html:
 
 def _legend() -> Html:
     said = "A number in a lane is the element's position in that tensor. * written through this tensor; ° written "
-    said += "through another one, so that its value here changes too; dashed: not looked at."
+    said += "through another one, so that its value here changes too; -: the rest of an element; dashed: not looked at."
     return element("p", said, class_="sx-note")
 
 

@@ -35,6 +35,7 @@ RENDERERS: dict[str, str] = {
     "Functionalization": "functionalization",
     "StorageRow": "functionalization",
     "Reversal": "reversal",
+    "ReverseSweep": "straightline",
     "LoopProgram": "loops",
     "LoopBody": "loops",
     "Schedule": "schedule",
@@ -47,6 +48,7 @@ RENDERERS: dict[str, str] = {
     "Roofline": "measures",
     "TransformationMap": "transformation_map",
     "TreatmentTable": "treatments",
+    "PassCosts": "pass_costs",
     "Tabular": "measures",
     "Compilation": "explorer",
 }

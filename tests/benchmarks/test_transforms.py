@@ -9,7 +9,10 @@ from xml.etree import ElementTree
 import pytest
 
 from benchmarks import transforms
+from staxlab import view
+from staxlab.measure import pass_costs
 from staxlab.transform import rewrite
+from tests.view.reading import read
 
 
 def ratios(family, small, large):
@@ -62,9 +65,25 @@ def test_every_family_keeps_its_pass_busy():
 
 
 def test_the_exponent_is_the_slope():
-    assert transforms.exponent([(n, n**2 / 7) for n in (10, 100, 1000)]) == pytest.approx(2)
-    assert transforms.exponent([(n, 3.0 * n) for n in (10, 40)]) == pytest.approx(1)
-    assert math.isnan(transforms.exponent([(10, 1.0)]))
+    assert pass_costs.exponent([(n, n**2 / 7) for n in (10, 100, 1000)]) == pytest.approx(2)
+    assert pass_costs.exponent([(n, 3.0 * n) for n in (10, 40)]) == pytest.approx(1)
+    assert math.isnan(pass_costs.exponent([(10, 1.0)]))
+    small_ones_are_left_out = pass_costs.PassCosts({"a": ((10, 10, 5.0), (1000, 1000, 1.0), (4000, 4000, 4.0))})
+    assert small_ones_are_left_out.exponent("a") == pytest.approx(1)
+
+
+def test_the_committed_run_covers_all_sizes_and_families(repository):
+    """5,000 nodes are measured, not interpolated; the exponents say that nothing is quadratic."""
+    costs = pass_costs.load(repository / "benchmarks/results/transforms_cpu.json")
+    assert costs.complete and set(costs.points) == set(transforms.FAMILIES)
+    for family, measured in costs.points.items():
+        assert {100, 300, 1000, 3000, 5000, 10000} <= {size for size, _, _ in measured}, family
+        assert costs.exponent(family) < 1.5, family
+    page = read(view.html(costs))
+    (picture,) = [e for e in page.find("svg") if e.attributes.get("role") == "img"]
+    assert "composites" in picture.attributes["aria-label"] and "exponent" in page.text
+    with pytest.raises(KeyError):
+        costs.seconds("mixed", 7)
 
 
 def test_a_run_is_written_as_data_and_as_a_plot(tmp_path, capsys):

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from staxlab.capture.graph import Graph
+from staxlab.capture.graph import Graph, nodes_in
 from staxlab.errors import TransformError
 
 
@@ -90,6 +90,26 @@ def test_origins_are_united_when_read():
     assert x.origins == {7}
 
 
+def inputs_are_current(node):
+    """``inputs`` are found once and kept: they must be those of the arguments as they are now."""
+    return node.inputs == tuple(dict.fromkeys(nodes_in((node.args, node.kwargs))))
+
+
+def test_inputs_follow_the_arguments():
+    graph = Graph()
+    a, b, c = (graph.placeholder(name) for name in "abc")
+    node = graph.call_function(operator.add, ([a, b], a), {"k": (c, {"j": b})})
+    assert node.inputs == (a, b, c)
+    node.args = (b,)
+    assert node.inputs == (b, c) and not a.users
+    node.kwargs = {}
+    assert node.inputs == (b,) and not c.users
+    node.replace_input(b, (a, [c]))
+    assert node.inputs == (a, c) and node.args == ((a, [c]),)
+    twin = graph.copy()[1][node]
+    assert [one.name for one in twin.inputs] == ["a", "c"] and not set(twin.inputs) & {a, c}
+
+
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 30), st.integers(0, 30)), max_size=40))
 def test_settling_late_and_at_once_are_the_same(edits):
     """The same edits, on a graph that is read after each and on one that is read at the end."""
@@ -109,7 +129,8 @@ def test_settling_late_and_at_once_are_the_same(edits):
                     order.insert(order.index(second), graph.call_method("sin", ()))
             if at_once:
                 graph.check()
-                assert list(graph.nodes) == order
+                assert list(graph.nodes) == order and all(map(inputs_are_current, graph))
         graph.check()
+        assert all(map(inputs_are_current, graph))
         results.append((str(graph), [sorted(node.origins) for node in graph]))
     assert results[0] == results[1]

@@ -27,8 +27,17 @@ LIVE = {
     "02_specialization": (9, {"Capture", "Key", "LoopProgram", "DispatchReport", "Comparison"}),
     "03_capture": (7, {"Capture", "GraphModule", "DispatchReport"}),
     "04_transformation": (
-        8,
-        {"TransformLog", "Expansion", "DecompositionTable", "Functionalization", "TransformationMap"},
+        11,
+        {
+            "TransformLog",
+            "Expansion",
+            "DecompositionTable",
+            "Functionalization",
+            "TransformationMap",
+            "IdentityTable",
+            "TreatmentTable",
+            "PassCosts",
+        },
     ),
 }
 

@@ -12,6 +12,8 @@ import torch.nn.functional as F
 
 from staxlab.capture.graph import Graph, TensorMeta
 from staxlab.capture.module import GraphModule
+from staxlab.capture.tracer import trace
+from staxlab.loops.lowering import basis
 from staxlab.operators.record import record
 from tests.loops.lowered import module_of, operators_of
 
@@ -64,6 +66,27 @@ def test_an_operator_outside_the_basis_is_decomposed_and_one_inside_is_not():
     assert targets(whole) == ["aten.mse_loss.default"]
     layer_norm = operators_of(lambda x: F.layer_norm(x, (8,)), x)
     assert targets(layer_norm) == ["aten.native_layer_norm.default", "operator.getitem"]
+
+
+def test_example_4_3():
+    """The graphs of the chapter, argument by argument: a member of the basis whole, a loss as three primitives."""
+    x, y, w, b = torch.randn(4, 8), torch.randn(4, 8), torch.ones(8), torch.zeros(8)
+    whole = trace(lambda x, w, b: F.layer_norm(x, (8,), w, b), (x, w, b), {})
+    graph = record(whole.module, [x, w, b], basis=basis()).graph
+    norm, item = graph.calls
+    assert norm.target is aten.native_layer_norm.default and norm.args == (*graph.placeholders[:1], [8],
+                                                                           *graph.placeholders[1:], 1e-05)  # fmt: skip
+    assert item.target is operator.getitem and item.args == (norm, 0) and graph.output.args == (item,)
+
+    taken_apart = trace(F.mse_loss, (x, y), {})
+    recorded = record(taken_apart.module, [x, y], basis=basis())
+    sub, mul, mean = recorded.graph.calls
+    assert (sub.target, sub.args) == (aten.sub.Tensor, recorded.graph.placeholders)
+    assert (mul.target, mul.args) == (aten.mul.Tensor, (sub, sub))
+    assert (mean.target, mean.args) == (aten.mean.default, (mul,)) and recorded.graph.output.args == (mean,)
+    assert aten.native_layer_norm.default in basis() and aten.mse_loss.default not in basis()
+    (entry,) = recorded.decomposed
+    assert (entry.operator, entry.into) == ("aten.mse_loss.default", ("sub", "mul", "mean"))
 
 
 def test_random_operators_stay_whole_and_alive():

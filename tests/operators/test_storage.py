@@ -89,8 +89,40 @@ def test_fresh_values_have_no_picture_and_what_is_left_out_is_said():
     large = functionalized(lambda x: x.t().add_(1), torch.ones(100, 100))
     assert large.storages == () and large.writes == ("add",)
     assert large.left_out == ("%x has 10,000 elements, more than 4,096",) and large.left_out[0] in str(large)
-    mixed = functionalized(lambda x: x.view(torch.int32) + 1, torch.ones(3))
-    assert mixed.left_out == ("%x is looked at as several dtypes",)
+
+
+def test_tensors_of_several_dtypes_cover_cells_of_the_smallest():
+    def f(z):
+        z.real[1:].add_(1)
+        return z.conj()[0] * 2
+
+    (row,) = functionalized(f, torch.arange(3).to(torch.complex64)).storages
+    assert (row.size, row.itemsize, row.unit) == (6, 4, "cell")
+    whole, real, written, conjugate, number = row.lanes
+    assert (whole.width, whole.elements, list(whole.cells)) == (2, (0, 2, 4), [0, 1, 2, 3, 4, 5])
+    assert (real.width, real.elements, real.seen_as) == (1, (0, 2, 4), ("float32",))
+    assert written.elements == (2, 4) and row.written == {2, 4} and row.bytes_of(written) == ((8, 11), (16, 19))
+    assert conjugate.seen_as == number.seen_as == ("conjugated",) and row.bytes_of(number) == ((0, 7),)
+    lines = row.format().splitlines()
+    assert lines[0] == "storage of %z: 3 elements of complex64, 24 bytes in cells of 4"
+    assert lines[2].split()[0] == "cell" and lines[3].split()[1:7] == "0 - 1° - 2° -".split()
+    assert lines[5].split()[1:7] == ". . 0* . 1* .".split()
+    assert lines[6].endswith("shape (3,), stride (1,), offset 0, conjugated")
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int16, torch.float64, torch.uint8, torch.complex64])
+def test_a_view_as_another_dtype_covers_the_same_bytes(dtype):
+    def f(x):
+        x[1:].view(dtype)[:, 1:].zero_()
+        return x * 1
+
+    memory = torch.ones(48, dtype=torch.uint8)
+    x = memory.view(torch.float32).view(3, 4)
+    (row,) = functionalized(f, x).storages
+    f(x)
+    (written,) = [lane for lane in row.lanes if lane.writers]
+    covered_bytes = [b for first, last in row.bytes_of(written) for b in range(first, last + 1)]
+    assert covered_bytes == torch.nonzero(memory == 0).view(-1).tolist()
 
 
 def test_a_change_of_shape_is_no_write():

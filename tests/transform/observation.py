@@ -84,13 +84,9 @@ def _storage(tensor: torch.Tensor) -> int:
     return tensor.untyped_storage()._cdata if tensor.layout is torch.strided else id(tensor)
 
 
-def difference(actual: dict, expected: dict, exact_versions: bool = True) -> str | None:
-    """The first thing that two observations do not share. With ``exact_versions=False`` version counters must agree in
-    whether they moved: a functionalized graph writes each modified input once, however often the program did."""
+def difference(actual: dict, expected: dict) -> str | None:
+    """The first thing that two observations do not share."""
     for key in expected:
-        if key == "versions" and not exact_versions:
-            if [n > 0 for n in actual[key]] == [n > 0 for n in expected[key]]:
-                continue
         if actual.get(key) != expected[key]:
             return f"{key}: {_short(actual.get(key))} where eager has {_short(expected[key])}"
     return None

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import re
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -56,6 +59,58 @@ def test_example_4_2_passes_feed_each_other():
     assert len(scaled.users) == 2  # the two chains are one
     assert {a.rule for a in right.applied} == {"constant to the right"} and len(right.applied) == 2
     torch.testing.assert_close(log.final(X), selu_twice(X), rtol=1e-6, atol=1e-6)
+
+
+SELU_CHAIN = [
+    "%gt = call_function[operator.gt](%mul, 0)",
+    "%expm1 = call_method[expm1](%mul)",
+    "%mul_0 = call_function[operator.mul](1.6732632423543772, %expm1)",
+    "%where = call_function[torch.where](%gt, %mul, %mul_0)",
+    "%mul_2 = call_function[operator.mul](1.0507009873554805, %where)",
+]
+REST = ["%mul_1 = call_function[operator.mul](%mul_2, 2)", "%add = call_function[operator.add](%mul_2, %mul_1)"]
+TRIPLED = "%mul = call_function[operator.mul](%x, 3)"
+
+
+def test_example_4_2_graph_by_graph():
+    """The chapter's five steps, each with the graph it leaves (selu is written with expm1 here, Section 4.4)."""
+    log = transform(trace(selu_twice, (X,)))
+    normalized, decomposed, merged, marked, turned = (lines(run.graph_after) for run in log.changes)
+    assert normalized == [
+        TRIPLED,
+        "%selu = call_function[torch.nn.functional.selu](%mul)",
+        "%selu_0 = call_function[torch.nn.functional.selu](%mul)",
+        "%mul_1 = call_function[operator.mul](%selu_0, 2)",
+        "%add = call_function[operator.add](%selu, %mul_1)",
+    ]  # the argument of both is %mul
+    other = "gt_0 expm1_0 mul_3 where_0 mul_4".split()
+    second = SELU_CHAIN
+    for name, twin in zip("gt expm1 mul_0 where mul_2".split(), other, strict=True):
+        second = [re.sub(rf"%{name}\b", f"%{twin}", line) for line in second]
+    assert decomposed == [
+        TRIPLED, *SELU_CHAIN, *second, "%mul_1 = call_function[operator.mul](%mul_4, 2)",
+        "%add = call_function[operator.add](%mul_2, %mul_1)",
+    ]  # fmt: skip
+    assert merged == marked == [TRIPLED, *SELU_CHAIN, *REST]
+    assert set(log.changes[2].graph_after.graph.find("mul_2").users) == {
+        log.changes[2].graph_after.graph.find(name) for name in ("mul_1", "add")
+    }
+    regions = {number for _, _, number in region_table(log.changes[3].graph_after.graph)}
+    assert regions == {0}, "one region, with every node in it"
+    final = list(merged)
+    final[3] = "%mul_0 = call_function[operator.mul](%expm1, 1.6732632423543772)"
+    final[5] = "%mul_2 = call_function[operator.mul](%where, 1.0507009873554805)"
+    assert turned == lines(log.final) == final
+
+
+def test_example_4_2_in_terms_of_the_measure():
+    log = transform(trace(selu_twice, (X,)))
+    start, normalized, decomposed, merged, marked, turned = log.measures
+    assert (start[0], decomposed[0]) == (2, 0) and decomposed[1] > normalized[1], "composites fall, nodes rise"
+    assert merged[1] == decomposed[1] - 5 and merged[2] == 2, "one chain of five fewer; two constants on the left"
+    assert marked == merged and turned == (0, merged[1], 0)
+    third = [run for run in log.runs if run.round == 3]
+    assert len(third) == len(PASSES) and not any(run.changed for run in third) and third[-1].measure == turned
 
 
 def test_the_measure_falls_with_every_change():
@@ -147,6 +202,23 @@ def test_a_pass_that_never_stops_is_stopped():
     flip = Pass("Flip", lambda graph: [Applied("flip", "", (), (), frozenset())], annotates=True)
     with pytest.raises(TransformError, match="no fixed point after 5 rounds"):
         rewrite(trace(lambda x: x + 1, (X,)).module, (flip,), measure, 5)
+
+
+@pytest.mark.parametrize("was_running", [True, False])
+def test_the_collector_is_left_as_it_was(was_running):
+    """It rests while passes run, and rewriting that fails must not leave it off."""
+    seen = []
+    watch = Pass("Watch", lambda graph: seen.append(gc.isenabled()) or [])
+    flip = Pass("Flip", lambda graph: [Applied("flip", "", (), (), frozenset())], annotates=True)
+    module = trace(lambda x: x + 1, (X,)).module
+    try:
+        (gc.enable if was_running else gc.disable)()
+        rewrite(module, (watch,), measure, 5)
+        with pytest.raises(TransformError):
+            rewrite(module, (watch, flip), measure, 5)
+        assert gc.isenabled() == was_running and not any(seen)
+    finally:
+        gc.enable()
 
 
 def test_a_broken_graph_is_found():

@@ -104,6 +104,128 @@ def test_a_rule_that_does_not_lower_the_measure_is_refused_by_name():
         rewritten(lambda a: (a.exp() + a.sin()).sum(), X, rules=[swap])
 
 
+# -- rules that change what they replace -------------------------------------------------------------------------------
+
+GRID = torch.linspace(-2, 2, 16).reshape(4, 4)
+REFUSED = {
+    "dtype": (lambda a: (a.exp() * 0.5 + 1).sum(), Rule("wider", x * 0.5 + 1, apply("double", x)),
+              "changes the dtype: float32 became float64"),
+    "shape": (lambda a: torch.sqrt(a.exp() * a.exp()).sum(), Rule("shorter", apply("sqrt", x * x), apply("sum", x)),
+              r"changes the shape: \[4, 4\] became \[\]"),
+    "strides": (lambda a: torch.sqrt(a.exp() * a.exp()).sum(), Rule("turned", apply("sqrt", x * x), apply("t", x)),
+                r"changes the strides: \[4, 1\] became \[1, 4\]"),
+    "aliasing": (lambda a: (a.exp() * 2 / 2).sum(), Rule("a view", x * 2 / 2, apply("detach", x)),
+                 "changes aliasing: its result shares memory with x"),
+    "values": (lambda a: torch.exp(torch.log(a.sin())).sum(), Rule("wrong", apply("exp", apply("log", x)),
+                                                                   apply("neg", x)),
+               r"changes values: at \[0, 0\] the sample gives 0.9\d+ in place of nan"),
+    "values of a variable": (lambda a: torch.exp(torch.log(a.sin())).sum(),
+                             Rule("wrong for some", apply("exp", apply("log", x)), x),
+                             r"changes values: at \[0, 0\] the sample gives -0.9\d+ in place of nan"),
+    "a write": (lambda a: (a.exp() + 1 + 1).sum(), Rule("in place", x + 1 + 1, apply("add_", x, 2)),
+                "no pure function: add_ writes into its argument"),
+    "a draw": (lambda a: (a.exp() * 2 / 2).sum(), Rule("noise", x * 2 / 2, apply("bernoulli", x, 0.5)),
+               "no pure function: bernoulli draws random numbers"),
+    "no tensor": (lambda a: (a.exp() * 2 / 2).sum(), Rule("a size", x * 2 / 2, apply("size", x)), "gives a Size"),
+    "an error": (lambda a: (a.exp() * 2 / 2).sum(), Rule("no such view", x * 2 / 2, apply("view", x, 3)),
+                 "cannot be computed: shape"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_replacement_that_changes_something_is_refused(name):
+    fn, rule, words = REFUSED[name]
+    with pytest.raises(TransformError, match=words) as caught:
+        rewritten(fn, GRID, rules=[rule])
+    said = str(caught.value)
+    assert f"rule {rule.name!r}, {rule.law}" in said and re.search(r"refused at %\w+", said), "the rule and the node"
+    assert rule.source in said and caught.value.where.file == __file__, "the rule's line and the user's"
+    assert caught.value.where.line == fn.__code__.co_firstlineno and "where=" in caught.value.remedy
+
+
+def test_refusing_leaves_the_capture_and_its_samples_alone():
+    fn, rule, _ = REFUSED["a write"]
+    sample = GRID.clone()
+    capture = staxlab.trace(fn, sample)
+    before, state = str(capture.graph), torch.get_rng_state()
+    for one in (rule, REFUSED["a draw"][1]):
+        with pytest.raises(TransformError):
+            transform(capture if one is rule else staxlab.trace(REFUSED["a draw"][0], sample), rules=[one])
+    assert str(capture.graph) == before and torch.equal(sample, GRID)
+    assert torch.equal(torch.get_rng_state(), state), "nor are random numbers drawn"
+
+
+def test_a_condition_makes_a_wrong_rule_right():
+    positive = Rule(
+        "log and exp", apply("exp", apply("log", x)), x, where=lambda node, bound: bound["x"].target == "exp"
+    )
+    log = rewritten(lambda a: (a.exp().log().exp() + torch.exp(torch.log(a.sin()))).sum(), GRID, rules=[positive])
+    assert operations(log.final).count("log") + operations(log.final).count("torch.log") == 1
+
+
+def test_rounding_is_no_change_of_values():
+    square = Rule("square of a root", apply("sqrt", x) * apply("sqrt", x), x)
+    log = rewritten(lambda a: (torch.sqrt(a.exp()) * torch.sqrt(a.exp())).sum(), GRID, rules=[square])
+    assert operations(log.final) == ["exp", "sum"]
+
+
+def test_new_nodes_carry_the_metadata_that_was_seen():
+    """Inferred from the root, as for pointwise operations, the shape of a reduction would be wrong."""
+    largest = Rule("largest", -apply("amin", -x), apply("amax", x))
+    capture = staxlab.trace(lambda a: -torch.amin(-a.exp()) + 1, GRID)
+    log = transform(capture, rules=[largest])
+    (node,) = [n for n in log.final.graph.calls if n.target == "amax"]
+    assert node.val.shape == () and node.val.dtype is torch.float32
+    view_inside = Rule("sum of a transpose", apply("sum", apply("neg", -x)) + 0, apply("sum", apply("t", x)))
+    log = rewritten(lambda a: torch.neg(torch.neg(a.exp())).sum() + 0, GRID, rules=[view_inside])
+    for node in log.final.graph.calls:
+        if node.target == "t":
+            assert node.meta["aliases"] and node.val.stride == (1, 4)
+
+
+def test_a_graph_without_samples_shows_all_but_values():
+    for name, (fn, rule, words) in REFUSED.items():
+        module = staxlab.trace(fn, GRID).module
+        if name.startswith("values"):
+            assert any(run.name == "OwnRules" for run in transform(module, rules=[rule]).changes)
+        else:
+            with pytest.raises(TransformError, match=words):
+                transform(module, rules=[rule])
+
+
+def test_what_is_written_elsewhere_is_not_run_again():
+    """``h`` no longer holds what it held when ``s`` was computed: values cannot be compared, everything else can."""
+
+    def fn(a):
+        h = a.exp()
+        s = h.sin()
+        root = torch.exp(torch.log(s)).sum()
+        h.add_(1)
+        return root + h.sum()
+
+    log = rewritten(fn, GRID, rules=[Rule("root", apply("exp", apply("log", x)), x)])
+    assert any(run.name == "OwnRules" for run in log.changes)
+
+
+def test_every_node_is_tried_at_most_once(monkeypatch):
+    from staxlab.transform import trial
+
+    ran = []
+    original = trial.Interpreter.run_node
+    monkeypatch.setattr(trial.Interpreter, "run_node", lambda self, node: ran.append(node) or original(self, node))
+
+    def fn(a):
+        for _ in range(20):
+            a = torch.neg(a.sin()) * -1
+        return a.sum()
+
+    log = rewritten(fn, GRID, rules=[TWICE])
+    assert len(log.changes[0].applied) == 20 and len(ran) == len(set(ran)) <= 60
+    ran.clear()
+    rewritten(lambda a: a.exp().sum(), GRID, rules=[TWICE])
+    assert not ran, "a rule that never matches costs nothing"
+
+
 def test_what_cannot_be_a_rule_is_refused():
     with pytest.raises(TransformError, match="replaces a tensor by 0"):
         rewritten(lambda a: (a.exp() * 0).sum(), X, rules=[Rule("zero", x * 0, 0)])

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from . import (  # noqa: F401  (importing a module registers its rules)
+    adjoint_norms,
+    adjoint_windows,
+    adjoints,
     binary,
     choosing,
     factories,

@@ -47,8 +47,10 @@ class Call:
 
     @property
     def meta(self) -> TensorMeta:
-        """Metadata of the (first) result."""
-        return self.val if isinstance(self.val, TensorMeta) else self.val[0]
+        """Metadata of the result, of the first that there is: a backward operator makes only those asked for."""
+        if isinstance(self.val, TensorMeta):
+            return self.val
+        return next(meta for meta in self.val if meta is not None)
 
     @property
     def device(self) -> str:

@@ -17,7 +17,7 @@ import torch
 from ...capture.failing import may_fail
 from ...capture.graph import Node, TensorMeta, map_nodes
 from ...errors import LoweringError
-from ...operators.basis import has_effect, is_random
+from ...operators.basis import has_effect, is_random, is_view
 from ...operators.graph import OperatorGraph
 from ...operators.structure import flatten, rebuild
 from ...options import Decision, DeviceSpec, Options
@@ -370,6 +370,12 @@ class GraphLowering:
         value = self.values[leaf]
         if not isinstance(value, TensorValue):
             return OutputReference(None, constant=value, origins=leaf.origins)
+        if _is_pending(leaf):
+            raise LoweringError(
+                f"the result %{leaf.name} has a pending conjugation or negation, which kernels carry out",
+                where=leaf.location,
+                remedy="return it resolved: .resolve_conj(), .resolve_neg()",
+            )
         name, layout = self.stored_view(value, leaf.val, "an output of the program")
         if memory is not None:
             name, layout = self._in_memory(memory, name, layout, value, leaf)
@@ -438,6 +444,18 @@ class GraphLowering:
             if buffer.name in alive:
                 visit(buffer.name)
         return tuple(by_name[name] for name in ordered)
+
+
+def _is_pending(node: Node) -> bool:
+    """Whether PyTorch has only noted that the value is to be conjugated or negated."""
+    noted = {torch.ops.aten._conj.default: False, torch.ops.aten._neg_view.default: False}
+    while node.op == "call_function":
+        if node.target in noted:
+            noted[node.target] = not noted[node.target]
+        elif node.target is not operator.getitem and not is_view(node.target):
+            break
+        node = node.args[0]
+    return any(noted.values())
 
 
 def _reachable(roots: set[str | None], reads: dict[str, list[str]]) -> set[str]:

@@ -45,3 +45,51 @@ LIBRARY.update(
         "embedding_bag _embedding_bag_forward_only segment_reduce"
     )
 )
+
+# What the engine runs on the way back: the adjoints of the above, and those whose sums a loop cannot write in the order
+# eager execution has, for they scatter (:mod:`.adjoint_windows` has rules for the cases of some that gather).
+LIBRARY.update(
+    overloads(
+        # products
+        "_scaled_dot_product_flash_attention_for_cpu_backward _scaled_dot_product_flash_attention_backward "
+        "_scaled_dot_product_fused_attention_overrideable_backward _flash_attention_backward "
+        "_efficient_attention_backward linear_backward mkldnn_linear_backward "
+        "_cdist_backward _pdist_backward "
+        # convolutions, pooling windows and resampling
+        "convolution_backward convolution_backward_overrideable conv_tbc_backward "
+        "max_pool2d_with_indices_backward max_pool3d_with_indices_backward mkldnn_max_pool2d_backward "
+        "avg_pool2d_backward avg_pool3d_backward _adaptive_avg_pool2d_backward _adaptive_avg_pool3d_backward "
+        "adaptive_max_pool2d_backward adaptive_max_pool3d_backward "
+        "fractional_max_pool2d_backward fractional_max_pool3d_backward "
+        "grid_sampler_2d_backward grid_sampler_3d_backward cudnn_grid_sampler_backward "
+        "_grid_sampler_2d_cpu_fallback_backward cudnn_affine_grid_generator_backward "
+        "upsample_nearest1d_backward upsample_nearest2d_backward upsample_nearest3d_backward "
+        "_upsample_nearest_exact1d_backward _upsample_nearest_exact2d_backward _upsample_nearest_exact3d_backward "
+        "upsample_linear1d_backward upsample_bilinear2d_backward upsample_trilinear3d_backward "
+        "upsample_bicubic2d_backward _upsample_bilinear2d_aa_backward _upsample_bicubic2d_aa_backward "
+        "_upsample_lanczos2d_aa_backward unfold_backward "
+        "reflection_pad1d_backward reflection_pad2d_backward reflection_pad3d_backward "
+        "replication_pad1d_backward replication_pad2d_backward replication_pad3d_backward "
+        # normalisations and attention of vendors' libraries
+        "cudnn_batch_norm_backward miopen_batch_norm_backward native_batch_norm_backward batch_norm_backward "
+        "native_group_norm_backward _weight_norm_interface_backward _masked_softmax_backward "
+        # forward passes that keep something for these
+        "fractional_max_pool3d max_unpool2d max_unpool3d _upsample_bilinear2d_aa _upsample_bicubic2d_aa "
+        # recurrent cells
+        "_thnn_fused_lstm_cell_backward _thnn_fused_lstm_cell_backward_impl _thnn_fused_gru_cell_backward "
+        "_thnn_differentiable_lstm_cell_backward _thnn_differentiable_gru_cell_backward "
+        "mkldnn_rnn_layer_backward _cudnn_rnn_backward miopen_rnn_backward "
+        # losses over alignments and margins
+        "_ctc_loss_backward _ctc_loss_backward.Tensor multi_margin_loss_backward multilabel_margin_loss_backward "
+        # scattered writes
+        "embedding_dense_backward _embedding_bag_backward _embedding_bag_dense_backward "
+        "_embedding_bag_per_sample_weights_backward _embedding_bag masked_scatter_backward _segment_reduce_backward "
+        "col2im "
+        # of complex numbers, or of a number by subscripts
+        "slice_backward select_backward diagonal_backward index_select gather "
+        # derivatives of special functions
+        "digamma polygamma special_i0e special_i1 special_i1e erfinv i0 "
+        # of transforms of real numbers, whose spectra are complex
+        "view_as_real view_as_complex _conj"
+    )
+)
