@@ -10,6 +10,8 @@ from __future__ import annotations
 from . import errors
 from .api import compile, explain, trace
 from .capture.gates import gate
+from .compilation import Compilation
+from .derivatives import hvp, jvp
 from .errors import (
     BuildError,
     CaptureError,
@@ -26,7 +28,6 @@ from .errors import (
     TransformError,
 )
 from .options import Decision, DeviceSpec, Options
-from .pipeline import Compilation
 
 __version__ = "0.1.0"
 
@@ -52,6 +53,8 @@ __all__ = [
     "errors",
     "explain",
     "gate",
+    "hvp",
+    "jvp",
     "register_lowering",
     "trace",
 ]

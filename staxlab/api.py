@@ -10,9 +10,10 @@ from typing import Any
 
 import torch
 
+from .compilation import Compilation
 from .errors import OptionError
 from .options import DeviceSpec, Options, device_spec, nearest
-from .pipeline import Compilation, compile_region
+from .pipeline import compile_backward, compile_region
 from .specialize.compiled_module import compiled_module, uncompiled
 from .specialize.dispatch import Dispatcher
 
@@ -56,17 +57,26 @@ def compile(
             compile, backend=backend, mode=mode, options=options, dynamic=dynamic, strict_native=strict_native
         )
     _require_callable("compile", fn)
-    dispatcher = Dispatcher(uncompiled(fn), functools.partial(_compile_here, resolved, {}), resolved)
+    dispatcher = Dispatcher(uncompiled(fn), functools.partial(compile_here, resolved, {}), resolved)
     return compiled_module(dispatcher) if isinstance(fn, torch.nn.Module) else dispatcher
 
 
-def _compile_here(
-    options: Options, warned: dict, function: Callable, args: tuple, kwargs: dict[str, Any], key: Any
+def compile_here(
+    options: Options,
+    warned: dict,
+    function: Callable,
+    args: tuple,
+    kwargs: dict[str, Any],
+    key: Any,
+    *,
+    derivative: str | None = None,
 ) -> Compilation:
-    """Compile for the device the arguments are on."""
+    """Compile for the device the arguments are on. ``warned`` and ``derivative`` as for :func:`compile_region`."""
     target = _target_of((function, args, kwargs))
     device = device_spec(target, options)
-    return compile_region(function, args, kwargs, options, device, target=target, key=key, warned=warned)
+    return compile_region(
+        function, args, kwargs, options, device, target=target, key=key, warned=warned, derivative=derivative
+    )
 
 
 def _require_callable(name: str, fn: Any) -> None:
@@ -139,9 +149,9 @@ def explain(
     to PTX and SASS on demand) without a GPU; by default the device the arguments are on. The sample runs on the
     arguments' own device whatever the target is. ``strict_native`` is that of :func:`compile`.
 
-    Where an input or parameter requires grad, the region runs operator by operator, and the records from ``operators``
-    on (``loops``, ``kernels``...) are None; ``fallback_reason`` says so. To see the kernels of a model, ask under
-    ``torch.no_grad()``.
+    Where an input or parameter requires grad, the records are those of the forward half (``joint`` and ``partition``
+    among them), and ``compilation.backward`` is the compilation of the backward half. To see the kernels of a model
+    that only infers, ask under ``torch.no_grad()``.
 
     Raises as :func:`compile` and its first call do; OptionError for a keyword that neither this function nor ``fn``
     knows.
@@ -154,7 +164,12 @@ def explain(
     device: DeviceSpec = device_spec(chosen, resolved)
 
     def build(function: Callable, args: tuple, kwargs: dict[str, Any], key: Any) -> Compilation:
-        return compile_region(function, args, kwargs, resolved, device, target=chosen, runnable=chosen == here, key=key)
+        compilation = compile_region(
+            function, args, kwargs, resolved, device, target=chosen, runnable=chosen == here, key=key
+        )
+        if compilation.partition is not None and not compilation.fallback:
+            compile_backward(compilation)
+        return compilation
 
     return Dispatcher(fn, build, resolved).specialize(*args, **kwargs).compilation
 

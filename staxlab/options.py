@@ -222,6 +222,7 @@ _ALLOWED: dict[str, tuple[Callable[[Any], bool], str]] = {
     "strict_native": (_is_flag, "True or False"),
     "dynamic": (_is_flag, "True or False"),
     "autotune": (_is_flag, "True or False"),
+    "double_backward": (_is_flag, "True or False"),
     "instruction_set": (
         lambda value: value is None or (isinstance(value, str) and value in VECTOR_BYTES),
         "None (what this processor has) or one of " + ", ".join(map(repr, VECTOR_BYTES)),
@@ -244,6 +245,7 @@ class Options:
     ``strict_native``   raise where an operator has no lowering (library calls, such as matmul and sort, are accepted)
     ``dynamic``         specialize on ranks instead of shapes (Sections 2.2 and 10)
     ``backend``         "stax", or a prefix of the pipeline: "eager", "aot_eager"
+    ``double_backward`` compile the gradient so that it can be differentiated again (Section 5.7)
     ``instruction_set`` override of the CPU vector instruction set ("avx512", "avx2", "neon", "scalar")
     ``accumulators``    vector accumulators per reduction on CPU (0: let the generator decide)
     ``max_versions``    specialization versions kept per function
@@ -257,6 +259,7 @@ class Options:
     strict_native: bool = False
     dynamic: bool = False
     autotune: bool = False
+    double_backward: bool = False
     instruction_set: str | None = None
     accumulators: int = 0
     max_versions: int = 8

@@ -1,8 +1,11 @@
-"""The pipeline: every stage listed once, and the :class:`Compilation` that remembers what each delivered.
+"""The pipeline: what every stage does, and what runs them.
 
-``STAGES`` is the only place that knows the order::
+:data:`staxlab.compilation.STAGES` is the only place that knows the order::
 
     capture -> transforms -> operators -> loops -> schedule -> kernels -> wrapper -> artifact
+
+A region that is differentiated goes through ``joint`` and ``partition`` before ``operators``, which is then the forward
+half; the backward half is a compilation of its own, made when it is first needed (Section 5.6).
 
 A stage is one function from the records made so far to the next record. Backends are prefixes of the list (Section
 11.4): ``eager`` runs the transformed graph, ``aot_eager`` the operator graph, ``stax`` all of it, so a wrong value can
@@ -11,226 +14,22 @@ be blamed on a layer by shortening the prefix. The timing split, the explorer an
 
 from __future__ import annotations
 
-import os
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
+from .autodiff.runtime import TrainingRegion
+from .autodiff.second_order import gradient_program
 from .capture.autograd import autograd_obstacle
-from .capture.graph import Graph
 from .capture.module import GraphModule, Interpreter
 from .capture.values import memory_obstacle
+from .compilation import STAGES, Compilation, Fallback, Stage
 from .errors import BuildError, FallbackWarning, LoweringError, MissingDependencyError, OptionError, StaxError
-from .options import Decision, DeviceSpec, Options
-from .provenance import SourceLocation, warn_user
+from .options import DeviceSpec, Options
+from .provenance import warn_user
 from .specialize.signature import is_pending
-
-
-@dataclass(frozen=True)
-class Stage:
-    """A step of the pipeline: ``run(compilation)`` reads earlier records and returns this stage's record."""
-
-    name: str
-    title: str
-    section: str
-    run: Callable[[Compilation], Any]
-
-
-@dataclass(frozen=True)
-class Fallback:
-    """Why a region runs operator by operator: the reason, the user's line where there is one, and what to do."""
-
-    reason: str
-    remedy: str | None = None
-    where: SourceLocation | None = None
-
-    def __str__(self) -> str:
-        return f"{self.reason} ({self.where})" if self.where else self.reason
-
-
-@dataclass
-class Compilation:
-    """The ordered record of one compilation, complete or up to the stage its backend ends with.
-
-    ``capture``, ``transforms``, ``operators``, ``loops``, ``schedule``, ``kernels``, ``wrapper``, ``artifact`` are the
-    records of the stages; ``key`` and ``guards`` say for which inputs the result holds; ``timings`` maps stage names to
-    seconds. In a notebook the object draws itself as a stepper.
-
-    A record is None where its stage did not run: beyond the backend's last stage, or because the region runs operator
-    by operator (an input requires grad, say). ``fallback_reason`` then says why, and ``fallback_remedy`` what to do.
-    """
-
-    name: str
-    target: str
-    options: Options
-    device: DeviceSpec
-    records: dict[str, Any] = field(default_factory=dict)
-    timings: dict[str, float] = field(default_factory=dict)
-    key: Any = None
-    sample: list[torch.Tensor] | None = field(default=None, repr=False)
-    function: Callable | None = field(default=None, repr=False)
-    arguments: tuple[tuple, dict] | None = field(default=None, repr=False)
-    executor: Callable[[list[torch.Tensor]], Any] | None = field(default=None, repr=False)
-    fallback: Fallback | None = None
-
-    @property
-    def fallback_reason(self) -> str | None:
-        """Why the region runs operator by operator; None if it does not."""
-        return str(self.fallback) if self.fallback else None
-
-    @property
-    def fallback_remedy(self) -> str | None:
-        """What to do so that it is compiled, where something can be done."""
-        return self.fallback.remedy if self.fallback else None
-
-    @property
-    def guards(self) -> tuple[Any, ...]:
-        """One guard for each component of the key (Definition 2.3)."""
-        from .specialize.guards import guards
-
-        return guards(self.key) if self.key is not None else ()
-
-    # -- the records, by name -----------------------------------------------------------------------------------------
-
-    @property
-    def capture(self) -> Any:
-        """What tracing recorded (Section 3)."""
-        return self.records.get("capture")
-
-    @property
-    def graph(self) -> Graph | None:
-        """The captured graph."""
-        return self.capture.graph if self.capture is not None else None
-
-    @property
-    def transforms(self) -> Any:
-        """The front-end passes, round by round (Section 4)."""
-        return self.records.get("transforms")
-
-    @property
-    def operators(self) -> Any:
-        """The operator graph over ``aten`` overloads (Sections 4.8 and 5.1)."""
-        return self.records.get("operators")
-
-    @property
-    def joint(self) -> Any:
-        """The joint forward and backward graph (Section 5); None for inference."""
-        return self.records.get("joint")
-
-    @property
-    def partition(self) -> Any:
-        """The rematerialization cut (Section 5); None for inference."""
-        return self.records.get("partition")
-
-    @property
-    def loops(self) -> Any:
-        """The loop program (Section 6)."""
-        return self.records.get("loops")
-
-    @property
-    def schedule(self) -> Any:
-        """The schedule (Section 7)."""
-        return self.records.get("schedule")
-
-    @property
-    def kernels(self) -> Any:
-        """The generated kernels (Sections 8 and 9)."""
-        return self.records.get("kernels")
-
-    @property
-    def wrapper(self) -> Any:
-        """The module that calls the kernels (Section 8.5)."""
-        return self.records.get("wrapper")
-
-    @property
-    def artifact(self) -> Any:
-        """What runs (Section 11); None when the target is not this machine."""
-        return self.records.get("artifact")
-
-    @property
-    def decisions(self) -> tuple[Decision, ...]:
-        """Every decision any stage took, in order."""
-        found: list[Decision] = []
-        for record in (self.loops, self.schedule, *(self.kernels or ())):
-            found += getattr(record, "decisions", ())
-        return tuple(found)
-
-    @property
-    def traffic(self) -> Any:
-        """The byte model of Sections 1.1 and 13.2: eager against compiled.
-
-        OptionError where no operator was recorded: the region fell back before, or the backend ends before.
-        """
-        from .measure.bytes import traffic_model
-
-        if self.operators is None:
-            backend = f"backend {self.options.backend!r} ends before the operators are recorded"
-            raise OptionError(
-                f"{self.name} has no byte model, since it was not compiled: {self.fallback_reason or backend}",
-                remedy=self.fallback_remedy or "use backend='stax'",
-            )
-        return traffic_model(self)
-
-    def stages(self) -> Iterator[tuple[Stage, Any]]:
-        """The stages that ran, with their records, in order."""
-        for stage in STAGES:
-            if stage.name in self.records:
-                yield stage, self.records[stage.name]
-
-    # -- running ------------------------------------------------------------------------------------------------------
-
-    def call(self, inputs: list[torch.Tensor]) -> Any:
-        """Run on flat tensor inputs whose key equals this compilation's; returns the flat outputs."""
-        if self.executor is None:
-            raise OptionError(
-                f"this compilation targets {self.target!r}, which is not this machine: it can be read but not run",
-                remedy="compile for target='cpu', or for 'cuda' on a machine with a GPU",
-            )
-        return self.executor(inputs)
-
-    # -- showing ------------------------------------------------------------------------------------------------------
-
-    def format(self) -> str:
-        """Every stage as text."""
-        head = f"Compilation of {self.name} for {self.target} (backend {self.options.backend})"
-        parts = [head]
-        if self.fallback_reason:
-            parts.append(f"FALLBACK, runs operator by operator: {self.fallback_reason}")
-            if self.fallback_remedy:
-                parts.append(f"  remedy: {self.fallback_remedy}")
-        for stage, record in self.stages():
-            seconds = self.timings.get(stage.name, 0.0)
-            parts.append(f"--- {stage.title} ({stage.section}, {seconds * 1e3:.1f} ms)\n{record}")
-        return "\n".join(parts)
-
-    def __str__(self) -> str:
-        return self.format()
-
-    def __repr__(self) -> str:
-        ran = ", ".join(stage.name for stage, _ in self.stages())
-        why = f"; then operator by operator: {self.fallback_reason}" if self.fallback_reason else ""
-        return f"<Compilation of {self.name} for {self.target}: {ran}{why}>"
-
-    def stepper(self) -> Any:
-        """The interactive stepper (ipywidgets), for a live notebook."""
-        from .view.explorer import stepper
-
-        return stepper(self)
-
-    def write_html(self, path: str | os.PathLike) -> None:
-        """Write the whole compilation as one page that needs no network and no server."""
-        from .view import write_page
-
-        write_page(path, self, title=f"{self.name} for {self.target}")
-
-    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
-        from .view import mimebundle
-
-        return mimebundle(self)
-
 
 # -- the stages -------------------------------------------------------------------------------------------------------
 
@@ -248,10 +47,37 @@ def _transforms(compilation: Compilation) -> Any:
     return transform(compilation.capture, compilation.options)
 
 
+def _joint(compilation: Compilation) -> Any:
+    from .autodiff.joint import joint_graph
+    from .loops.lowering import basis
+
+    module = compilation.source or compilation.transforms.final
+    return joint_graph(module, compilation.sample, compilation.options, basis=basis())
+
+
+def _partition(compilation: Compilation) -> Any:
+    from .autodiff.partition import partition
+    from .loops.lowering.kinds import kind_of
+
+    return partition(compilation.joint, compilation.options, kind_of=kind_of)
+
+
 def _operators(compilation: Compilation) -> Any:
     from .loops.lowering import basis
     from .operators.record import record
 
+    if compilation.partition is not None:
+        return compilation.partition.forward
+    if compilation.derivative is not None:
+        from .autodiff import forward_mode
+
+        graph_of = {"jvp": forward_mode.jacobian_vector_graph, "hvp": forward_mode.hessian_vector_graph}
+        count = len(compilation.sample)
+        half = (count - len(compilation.capture.free_places)) // 2
+        tangents = {place: place + half for place in range(count - 2 * half, count - half)}
+        return graph_of[compilation.derivative](
+            compilation.transforms.final, compilation.sample, tangents, basis=basis()
+        )
     return record(compilation.transforms.final, compilation.sample, compilation.options, basis=basis())
 
 
@@ -290,16 +116,11 @@ def _artifact(compilation: Compilation) -> Any:
     return load(compilation.wrapper, launchers, *program_of(compilation.schedule, compilation.kernels, launchers))
 
 
-STAGES: tuple[Stage, ...] = (
-    Stage("capture", "Captured graph", "Section 3", _capture),
-    Stage("transforms", "Graph transformation", "Section 4", _transforms),
-    Stage("operators", "Operator graph", "Section 5.1", _operators),
-    Stage("loops", "Loop IR", "Section 6", _loops),
-    Stage("schedule", "Schedule", "Section 7", _schedule),
-    Stage("kernels", "Kernels", "Sections 8 and 9", _kernels),
-    Stage("wrapper", "Wrapper", "Section 8.5", _wrapper),
-    Stage("artifact", "Artifact", "Section 11", _artifact),
-)
+# What each of the STAGES does: from the compilation's earlier records to its own.
+RUN: dict[str, Callable[[Compilation], Any]] = {
+    "capture": _capture, "transforms": _transforms, "joint": _joint, "partition": _partition, "operators": _operators,
+    "loops": _loops, "schedule": _schedule, "kernels": _kernels, "wrapper": _wrapper, "artifact": _artifact,
+}  # fmt: skip
 
 # Up to here a failure is the user's or the capture's; beyond, the region can still run as a captured graph.
 FRONT_END = ("capture", "transforms")
@@ -319,6 +140,7 @@ def compile_region(
     runnable: bool = True,
     key: Any = None,
     warned: dict | None = None,
+    derivative: str | None = None,
 ) -> Compilation:
     """Run the stages of ``options.backend`` on a function and sample arguments.
 
@@ -340,27 +162,35 @@ def compile_region(
         key=key,
         function=function,
         arguments=(args, kwargs),
+        derivative=derivative,
     )
-    last = BACKENDS[options.backend]
-    if last == "artifact" and not runnable:
-        last = "wrapper"
+    compilation.last = "operators" if derivative and options.backend == "eager" else BACKENDS[options.backend]
+    if compilation.last == "artifact" and not runnable:
+        compilation.last = "wrapper"
     try:
-        for stage in STAGES:
-            reason = _attempt(compilation, stage)
-            if reason is not None:
-                _fall_back(compilation, reason, warned)
-                break
-            if stage.name == last:
-                break
+        _run_stages(compilation, STAGES, warned)
     finally:
         # The sample belongs to the caller; a kept compilation must not keep the caller's tensors alive.
         compilation.sample = compilation.function = compilation.arguments = None
         if compilation.capture is not None:
             compilation.capture.rewind()  # recording ran the sample once more (Section 3.7)
             compilation.capture.release()
-    compilation.executor = _executor(compilation)
+    compilation.executor = _executor(compilation, warned)
     _warn_about_fallbacks(compilation, warned)
     return compilation
+
+
+def _run_stages(compilation: Compilation, stages: tuple[Stage, ...], warned: dict | None) -> None:
+    """Run these stages, up to the compilation's last."""
+    for stage in stages:
+        if stage.differentiates and not compilation.trains:
+            continue
+        reason = _attempt(compilation, stage)
+        if reason is not None:
+            _fall_back(compilation, reason, warned)
+            return
+        if stage.name == compilation.last:
+            return
 
 
 def _attempt(compilation: Compilation, stage: Stage) -> Fallback | None:
@@ -375,6 +205,7 @@ def _attempt(compilation: Compilation, stage: Stage) -> Fallback | None:
         return _failure(stage, error)
     if stage.name == "capture":
         compilation.sample = compilation.capture.samples
+        compilation.trains = torch.is_grad_enabled() and any(map(_requires_grad, compilation.sample))
     return _obstacle(compilation, stage.name)
 
 
@@ -388,14 +219,16 @@ def _failure(stage: Stage, error: Exception) -> Fallback:
 
 def _run_stage(compilation: Compilation, stage: Stage) -> None:
     start = time.perf_counter()
-    compilation.records[stage.name] = stage.run(compilation)
+    compilation.records[stage.name] = RUN[stage.name](compilation)
     compilation.timings[stage.name] = time.perf_counter() - start
 
 
 REMEDIES = {
     "pending": "pass x.resolve_conj().resolve_neg(), which carries it out in memory",
     "symbolic": "compile without dynamic=True, which makes one kernel for each shape",
-    "requires-grad": "where no gradient is needed, call it under torch.no_grad() or use .requires_grad_(False)",
+    "requires-grad": "make it outside the compiled function and pass it, or leave requires_grad=True out",
+    "gradient-write": "write into a copy (.clone()), or where no gradient is needed under torch.no_grad()",
+    "saved-write": "use the operation that returns a new tensor: y = y + 1 for y.add_(1)",
     "inference": "enter torch.inference_mode() around the call, or use torch.no_grad() inside",
     "detached": "detach it outside the compiled function, or return a copy (.detach().clone())",
     "device": "move the tensors to the CPU or to a CUDA device",
@@ -422,13 +255,9 @@ def _obstacle(compilation: Compilation, stage: str) -> Fallback | None:
         return None
     if compilation.options.dynamic:
         return Fallback("kernels with symbolic sizes (Section 10.3) are not there yet", REMEDIES["symbolic"])
-    if stage == "capture" and torch.is_grad_enabled() and any(t.requires_grad for t in compilation.sample):
-        pairs = zip(compilation.graph.placeholders, compilation.sample, strict=False)
-        names = ", ".join([node.name for node, tensor in pairs if tensor.requires_grad][:3])
-        reason = f"an input requires grad ({names}), and autograd runs training regions operator by operator for now"
-        return Fallback(reason, REMEDIES["requires-grad"])
     if stage == "capture":
-        fallback = autograd_obstacle(compilation.graph) or memory_obstacle(compilation.graph)
+        fallback = autograd_obstacle(compilation.graph, trains=compilation.trains)
+        fallback = fallback or memory_obstacle(compilation.graph)
         if fallback is not None:
             reason, kind, node = fallback
             return Fallback(reason, REMEDIES[kind], node.location)
@@ -439,13 +268,19 @@ def _obstacle(compilation: Compilation, stage: str) -> Fallback | None:
         node = compilation.capture.opaque_nodes[0]
         reason = f"{node.target_name()} decides by the data it reads inside"
         return Fallback(reason, REMEDIES["opaque"], node.location)
-    if stage == "operators" and compilation.operators.obstacles:
-        first = compilation.operators.obstacles[0]
+    if stage in ("joint", "operators") and compilation.records[stage].obstacles:
+        first = compilation.records[stage].obstacles[0]
         return Fallback(f"%{first.node}: {first.reason}", REMEDIES.get(first.kind), first.location)
     return None
 
 
 def _fall_back(compilation: Compilation, fallback: Fallback, warned: dict | None) -> None:
+    if compilation.derivative and compilation.operators is None:
+        raise LoweringError(
+            f"the {compilation.derivative} of {compilation.name} cannot be compiled: {fallback.reason}",
+            where=fallback.where,
+            remedy=fallback.remedy or "use torch.func on the function itself",
+        )
     if compilation.options.strict_native:
         otherwise = "without strict_native the region runs operator by operator"
         raise LoweringError(
@@ -456,21 +291,95 @@ def _fall_back(compilation: Compilation, fallback: Fallback, warned: dict | None
     compilation.fallback = fallback
     remedy = f"\n  remedy: {fallback.remedy}" if fallback.remedy else ""
     warn_user(f"{compilation.name} runs operator by operator: {fallback}{remedy}", FallbackWarning, warned)
-    if "transforms" not in compilation.records:
+    if compilation.capture is not None and "transforms" not in compilation.records:
         _run_stage(compilation, STAGES[1])
 
 
-def _executor(compilation: Compilation) -> Callable[[list[torch.Tensor]], Any] | None:
+def _requires_grad(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.requires_grad
+
+
+def _executor(compilation: Compilation, warned: dict | None) -> Callable[[list[torch.Tensor]], Any] | None:
+    """What runs when the compilation is called."""
+    forward = _half_executor(compilation)
+    if compilation.partition is None or compilation.fallback or forward is None:
+        return forward
+    return TrainingRegion(
+        compilation.joint,
+        forward,
+        compilation.partition.places,
+        lambda undefined: compile_backward(compilation, undefined, warned).executor,
+        _second_order(compilation, warned) if compilation.options.double_backward else None,
+    )
+
+
+def _second_order(compilation: Compilation, warned: dict | None) -> Callable[..., tuple[Any, ...]]:
+    """The gradients of a region as a region of their own, traced and compiled when they are first differentiated, once
+    for each layout and choice of inputs that require grad."""
+    program = gradient_program(compilation.joint)
+    found: dict[Any, Compilation] = {}
+
+    def run(primals: Sequence[Any], drawn: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, ...]:
+        inputs = [*primals, *drawn, *tangents]
+        key = tuple((x.requires_grad, x.stride()) for x in inputs)
+        if key not in found:
+            name = f"{compilation.name}, gradient"
+            region = Compilation(name, compilation.target, compilation.options, compilation.device)
+            region.source, region.last = program.final, compilation.last
+            region.sample, region.trains = inputs, True
+            try:
+                _run_stages(region, _after("transforms"), warned)
+            finally:
+                region.sample = None
+            region.executor = _executor(region, warned)
+            _warn_about_fallbacks(region, warned)
+            found[key] = region
+        return program.spread(found[key].call(inputs), len(primals))
+
+    return run
+
+
+def compile_backward(
+    compilation: Compilation, undefined: frozenset[int] = frozenset(), warned: dict | None = None
+) -> Compilation:
+    """The backward half of a training compilation through the stages from ``loops`` on (Section 5.6).
+
+    ``undefined`` are the numbers of forward outputs to which no upstream gradient comes. That for none such is kept as
+    ``compilation.backward``. Failures are treated as those of :func:`compile_region`.
+    """
+    from .autodiff.partition import prune_tangents
+
+    half = Compilation(f"{compilation.name}, backward", compilation.target, compilation.options, compilation.device)
+    half.records["operators"] = prune_tangents(compilation.partition, undefined)
+    half.last = compilation.last
+    if half.last != "operators":
+        _run_stages(half, _after("operators"), warned)
+    half.executor = _half_executor(half)
+    _warn_about_fallbacks(half, warned)
+    if not undefined:
+        compilation.backward = half
+    return half
+
+
+def _after(name: str) -> tuple[Stage, ...]:
+    return STAGES[[stage.name for stage in STAGES].index(name) + 1 :]
+
+
+def _half_executor(compilation: Compilation) -> Callable[[list[torch.Tensor]], Any] | None:
+    """What runs a forward or backward half, or a region without halves."""
     if compilation.artifact is not None:
         call = compilation.artifact.call
         constants = _tensor_constants(compilation)
         run = (lambda inputs: call([*inputs, *constants])) if constants else call
         return _counting(run, compilation.operators)
+    interpreted = compilation.options.backend != "stax" or compilation.fallback_reason
+    if compilation.source is not None and compilation.fallback_reason:
+        return _flat(compilation.source)
+    if compilation.transforms is None or compilation.derivative:
+        return _counting(_flat(compilation.operators.module), compilation.operators) if interpreted else None
     if compilation.options.backend == "eager" or compilation.fallback_reason:
         return _flat(compilation.transforms.final)
-    if compilation.options.backend == "aot_eager":
-        return _counting(_flat(compilation.operators.module), compilation.operators)
-    return None
+    return _counting(_flat(compilation.operators.module), compilation.operators) if interpreted else None
 
 
 def _counting(run: Callable[[list[torch.Tensor]], Any], operators: Any) -> Callable[[list[torch.Tensor]], Any]:

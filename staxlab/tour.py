@@ -20,10 +20,10 @@ from .oneliner import define
 if TYPE_CHECKING:
     import torch
 
+    from .compilation import Compilation
     from .measure.bytes import SpeedupDecomposition, TrafficModel
     from .measure.roofline import Roofline
     from .measure.timing import Comparison
-    from .pipeline import Compilation
 
 SOURCE = """\
 def f(x, w):

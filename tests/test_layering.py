@@ -34,8 +34,10 @@ ORDER: tuple[tuple[str, ...], ...] = (
     ("staxlab.codegen",),
     ("staxlab.runtime",),
     ("staxlab.measure",),
+    ("staxlab.compilation",),
     ("staxlab.pipeline",),
     ("staxlab.api",),
+    ("staxlab.derivatives",),
     ("staxlab.view",),
     ("staxlab.learn",),
     ("staxlab.doctor", "staxlab.oneliner", "staxlab.tour"),
@@ -45,7 +47,7 @@ ORDER: tuple[tuple[str, ...], ...] = (
 RANK = {prefix: level for level, names in enumerate(ORDER) for prefix in names}
 # The package root republishes the public names: it stands beside the API, and may name what is above lazily.
 FACADE = "staxlab"
-RANK[FACADE] = RANK["staxlab.api"]
+RANK[FACADE] = RANK["staxlab.derivatives"]
 
 EAGER_THIRD_PARTY = {"torch", "numpy"}
 RENDERING = ("_repr_", "__repr__", "__str__", "_ipython_display_", "show", "stepper", "write_html", "assembly")

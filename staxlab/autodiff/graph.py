@@ -40,10 +40,11 @@ class JointGraph:
     are the values the forward pass delivers; ``tangents`` has, for each, the placeholder of its upstream gradient, or
     None where it is not differentiable. ``gradients`` has a node for each primal, or None where no gradient is asked
     for or none flows. ``backward`` are the nodes recorded while the autograd engine ran, the tangents among them.
-    ``results`` says how what the function returns is made of the outputs. ``saved_by_eager`` are the values that eager
-    execution packs for its backward pass, each once, whatever their number of readers.
+    ``results`` says how what the function returns is made of the outputs. ``drawn`` are random values, the last of the
+    outputs, which nobody is given: a second derivative must not draw them anew. ``saved_by_eager`` are the values that
+    eager execution packs for its backward pass, each once, whatever their number of readers.
 
-    ``write_backs``, ``obstacles`` and ``decomposed`` are those of an operator graph.
+    ``write_backs``, ``obstacles``, ``decomposed`` and ``versions`` are those of an operator graph.
     """
 
     module: GraphModule
@@ -54,10 +55,12 @@ class JointGraph:
     gradients: tuple[Node | None, ...]
     backward: frozenset[Node]
     results: tuple[Result, ...]
+    drawn: tuple[Node, ...] = ()
     saved_by_eager: tuple[Node, ...] = ()
     write_backs: tuple[Node, ...] = ()
     obstacles: tuple[Obstacle, ...] = ()
     decomposed: tuple[Decomposed, ...] = ()
+    versions: tuple[int, ...] = ()
 
     @property
     def graph(self) -> Graph:

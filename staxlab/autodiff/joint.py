@@ -15,9 +15,10 @@ from typing import Any
 
 import torch
 
-from ..capture.graph import Node, describe_value
+from ..capture.graph import Node, TensorMeta, describe_value
 from ..capture.isolation import Versions
 from ..capture.module import GraphModule
+from ..operators.basis import is_random
 from ..operators.graph import Obstacle
 from ..operators.record import Position, Recorder, run_node_by_node
 from ..operators.structure import flatten
@@ -42,7 +43,8 @@ def joint_graph(
     :func:`staxlab.operators.record.record`. One eager forward and backward in time and memory. Exceptions of the
     program pass through with a note naming the node.
     """
-    return JointRecorder(module, basis).trace_joint(inputs)
+    keep_drawn = options is not None and options.double_backward
+    return JointRecorder(module, basis).trace_joint(inputs, keep_drawn=keep_drawn)
 
 
 class JointRecorder(Recorder):
@@ -55,7 +57,8 @@ class JointRecorder(Recorder):
         self.packed: dict[Node, None] = {}
         self.stale: list[Obstacle] = []
 
-    def trace_joint(self, inputs: list[Any]) -> JointGraph:
+    def trace_joint(self, inputs: list[Any], *, keep_drawn: bool = False) -> JointGraph:
+        """Run forward and backward. ``keep_drawn`` makes random values outputs of the forward pass."""
         leaves = [_leaf(value) for value in inputs]
         self._trust_constants()
         self._define_inputs(leaves)
@@ -71,7 +74,9 @@ class JointRecorder(Recorder):
             gradients = self._backward(outputs, tangents, leaves)
         recorded = self.graph.nodes
         backward = set(recorded[recorded.index(mark) + 1 :] if mark is not None else recorded)
-        output_nodes = tuple(self.table.get(tensor).node for tensor in outputs)
+        drawn = _drawn(recorded, backward) if keep_drawn else []
+        tangents += [None] * len(drawn)
+        output_nodes = (*(self.table.get(tensor).node for tensor in outputs), *drawn)
         self.position = Position()
         write_backs = self._write_back(leaves)
         obstacles = self._written_inputs(leaves)
@@ -90,10 +95,12 @@ class JointRecorder(Recorder):
             gradients,
             frozenset(backward & alive),
             results,
+            tuple(drawn),
             tuple(node for node in self.packed if node in alive),
             tuple(write_backs),
             (*self._obstacles(alive), *self.stale, *obstacles),
             tuple(self.log.decomposed),
+            tuple(self.writes.counts.get(node, 0) for node in primals),
         )
 
     # -- forward ------------------------------------------------------------------------------------------------------
@@ -112,12 +119,10 @@ class JointRecorder(Recorder):
         if tensor._version != version:
             node = self.table.get(tensor).node if self.table.get(tensor) else self.node_of(tensor)
             reason = "a value that the backward pass needs is modified in place later; eager's backward() raises"
-            self.stale.append(Obstacle(node.name, "modified-after-saving", reason, node.location))
+            self.stale.append(Obstacle(node.name, "saved-write", reason, node.location))
         return value
 
-    def _results(
-        self, returned: list[Any], leaves: list[Any]
-    ) -> tuple[list[torch.Tensor], tuple[Result, ...]]:
+    def _results(self, returned: list[Any], leaves: list[Any]) -> tuple[list[torch.Tensor], tuple[Result, ...]]:
         """Split what the function returns into forward outputs and the views to be replayed on them or on inputs."""
         places = {id(leaf): place for place, leaf in enumerate(leaves)}
         by_placeholder = {node: place for place, node in enumerate(self.graph.placeholders)}
@@ -145,8 +150,9 @@ class JointRecorder(Recorder):
             memory = entry.memory
             if id(leaf) in places:
                 results.append(Result("input", places[id(leaf)]))
-            elif memory.placeholder is not None:
-                results.append(Result("input", by_placeholder[memory.placeholder], entry.chain))
+            elif entry.home is not None:
+                place = by_placeholder[entry.home.placeholder]
+                results.append(Result("input", place, entry.chain[entry.home.depth :]))
             elif sharing[memory] > 1 and entry.chain:
                 base = memory.value if memory.value is not None else entry.owner.tensor
                 results.append(Result("output", deliver(base), entry.chain))
@@ -188,20 +194,25 @@ class JointRecorder(Recorder):
         traced = [(output, seed) for output, seed in zip(outputs, self.seeds, strict=True) if seed is not None]
         if not traced or not wanted:
             return [None] * len(leaves)
-        self.in_backward = True
-        try:
-            with self:
-                found = torch.autograd.grad(
-                    [output for output, _ in traced], wanted, [seed for _, seed in traced], allow_unused=True
-                )
-                nodes = {id(leaf): self.node_of(g) for leaf, g in zip(wanted, found, strict=True) if g is not None}
-        finally:
-            self.in_backward = False
+        with self:
+            found = self._run_engine([output for output, _ in traced], [seed for _, seed in traced], wanted)
+            nodes = {id(leaf): self.node_of(g) for leaf, g in zip(wanted, found, strict=True) if g is not None}
         return [nodes.get(id(leaf)) for leaf in leaves]
 
-    def _create(
-        self, op: str, target: Any, args: tuple, kwargs: dict, val: Any, *, name: str | None = None
-    ) -> Node:
+    def _run_engine(
+        self, outputs: list[torch.Tensor], seeds: list[torch.Tensor], wanted: list[torch.Tensor]
+    ) -> tuple[torch.Tensor | None, ...]:
+        """One backward pass under the mode, which must be on. Autocast is off, as it is for who calls ``backward()``
+        after the ``with`` block of the forward pass."""
+        self.in_backward = True
+        device = outputs[0].device.type
+        try:
+            with torch.autocast(device, enabled=False), torch.autocast("cpu", enabled=False):
+                return torch.autograd.grad(outputs, wanted, seeds, allow_unused=True)
+        finally:
+            self.in_backward = False
+
+    def _create(self, op: str, target: Any, args: tuple, kwargs: dict, val: Any, *, name: str | None = None) -> Node:
         """A node knows which forward call it stems from: autograd numbers its own nodes in the order of the calls that
         make them, and the engine says whose turn it is."""
         if self.in_backward:
@@ -219,12 +230,13 @@ class JointRecorder(Recorder):
         found = []
         for leaf in leaves:
             entry = self.table.get(leaf) if isinstance(leaf, torch.Tensor) else None
-            if entry is None or entry.memory.placeholder is None or entry.memory.version == 0:
+            if entry is None or entry.home is None or entry.memory.version == 0:
                 continue
-            if leaf.requires_grad:
-                node = entry.memory.placeholder
+            contents = entry.memory.value
+            if leaf.requires_grad or contents.requires_grad:
+                node = entry.home.placeholder
                 reason = f"%{node.name} is modified in place where gradients are recorded"
-                found.append(Obstacle(node.name, "gradient-mutation", reason, node.location))
+                found.append(Obstacle(node.name, "gradient-write", reason, node.location))
         return found
 
     def _drop_aliases(self) -> None:
@@ -233,6 +245,18 @@ class JointRecorder(Recorder):
             if node.target in (aten.detach.default, aten.alias.default) and isinstance(node.args[0], Node):
                 node.replace_all_uses_with(node.args[0])
                 self.packed = {node.args[0] if kept is node else kept: None for kept in self.packed}
+
+
+def _drawn(nodes: list[Node], backward: set[Node]) -> list[Node]:
+    """The tensors that random operators of the forward pass give."""
+    found = []
+    for node in nodes:
+        if node in backward or not isinstance(node.target, torch._ops.OpOverload) or not is_random(node.target):
+            continue
+        found += (
+            [node] if isinstance(node.val, TensorMeta) else [u for u in node.users if isinstance(u.val, TensorMeta)]
+        )
+    return found
 
 
 def _leaf(value: Any) -> Any:

@@ -73,6 +73,16 @@ class Partition:
         """The values the minimum cut goes through."""
         return tuple(self.values[self.network.tails[edge] // 2].node for edge in self.flow.cut)
 
+    @property
+    def places(self) -> tuple[tuple[str, int], ...]:
+        """Where at run time each value is found that the backward graph starts from: ``("primal", k)``, ``("output",
+        k)`` (a result that is kept as well) or ``("saved", k)``."""
+        joint = self.joint
+        primal, output = ({node: k for k, node in enumerate(nodes)} for nodes in (joint.primals, joint.outputs))
+        saved = {node: k for k, node in enumerate(self.saved)}
+        found = [("primal", primal[node]) for node in self.primals_read]
+        return (*found, *(("output", output[n]) if n in output else ("saved", saved[n]) for n in self.saved))
+
     def decision(self, name: str) -> Decision:
         """What became of the value called ``name``, and why. KeyError if there is none."""
         for decision in self.decisions:

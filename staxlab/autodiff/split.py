@@ -226,6 +226,7 @@ class _Copier:
             tuple(entry for entry in joint.obstacles if own(entry.node)),
             tuple(entry for entry in joint.decomposed if any(name in names for name in entry.into)),
             tuple(memories),
+            joint.versions if takes_the_rest else (0,) * len(graph.placeholders),
         )
 
 
@@ -282,6 +283,7 @@ class _Pruning:
             obstacles=tuple(entry for entry in self.backward.obstacles if entry.node in names),
             decomposed=tuple(e for e in self.backward.decomposed if any(name in names for name in e.into)),
             memories=tuple(memories),
+            versions=(0,) * len(self.graph.placeholders),
         )
 
     def _take(self, node: Node) -> None:

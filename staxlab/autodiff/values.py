@@ -382,7 +382,8 @@ def _short(node: Node) -> str:
 
 def clone_meta(meta: TensorMeta) -> TensorMeta:
     """What ``clone`` makes of a tensor like this."""
-    twin = torch.empty_strided(meta.shape, meta.stride, dtype=meta.dtype, device="meta").clone()
+    # Not on device "meta", whose first use imports torch._dynamo. What is allocated here is never touched.
+    twin = torch.empty_like(torch.empty_strided(meta.shape, meta.stride, dtype=meta.dtype))
     return TensorMeta(meta.shape, tuple(twin.stride()), meta.dtype, meta.device)
 
 

@@ -190,15 +190,16 @@ class Books:
         )
 
 
-def autograd_obstacle(graph: Graph) -> tuple[str, str, Node] | None:
-    """Why kernels cannot stand for a graph although gradients are not recorded for its inputs: (reason, kind, node)."""
+def autograd_obstacle(graph: Graph, *, trains: bool) -> tuple[str, str, Node] | None:
+    """Why kernels cannot stand for a graph: (reason, kind, node). ``trains`` says that gradients are recorded for its
+    inputs; views of inputs are then made outside the kernels (:class:`staxlab.autodiff.graph.Result`)."""
     for node in graph.calls:
         if node.meta.get("makes_leaf"):
-            reason = f"%{node.name} requires grad, and autograd runs training regions operator by operator for now"
+            reason = f"%{node.name} requires grad, and no compiled region makes leaves of autograd's graph"
             return reason, "requires-grad", node
         if node.target is call_in_inference_mode:
             return f"%{node.name} is made in inference mode, which a kernel's result is not", "inference", node
-    for node in graph.output.inputs:
+    for node in () if trains else graph.output.inputs:
         if _is_detached_input(node):
             return f"%{node.name} is an input that requires grad, detached and returned", "detached", node
     return None

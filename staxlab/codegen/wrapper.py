@@ -10,6 +10,7 @@ what ``call`` relies on, for whoever calls it without guards.
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import Any
 
@@ -45,6 +46,9 @@ class _WrapperWriter:
         self.globals: dict[str, Any] = {}
         self.names: dict[str, str] = {}
         self.inputs = {buffer.name: buffer for buffer in schedule.program.inputs}
+        self.called = {kernel.name for kernel in kernels}
+        for buffer in (*schedule.program.inputs, *schedule.program.buffers):
+            self.name(buffer.name)  # an argument called `mm` must not hide the operator: objects get other names
 
     # -- names -------------------------------------------------------------------------------------------------------
 
@@ -53,7 +57,7 @@ class _WrapperWriter:
         if buffer not in self.names:
             base = name = identifier(buffer)
             taken = set(self.names.values())
-            while name in taken or name in _RESERVED:
+            while name in taken or name in self.called or name in _RESERVED:
                 name = f"{base}_{len(taken)}"
             self.names[buffer] = name
         return self.names[buffer]
@@ -64,8 +68,10 @@ class _WrapperWriter:
             if other is value:
                 return known
         name = base = identifier(stem)
-        while name in self.globals or name in _RESERVED:
-            name = f"{base}_{len(self.globals)}"
+        taken = {*self.globals, *self.called, *self.names.values()}
+        suffix = itertools.count(1)
+        while name in taken or name in _RESERVED:
+            name = f"{base}_{next(suffix)}"
         self.globals[name] = value
         return name
 

@@ -20,8 +20,9 @@ import torch
 from ..api import compile as stax_compile
 from ..capture.gates import replay_graph
 from ..capture.module import GraphModule
+from ..compilation import Compilation
 from ..options import Options, host_device_spec
-from ..pipeline import Compilation, compile_region
+from ..pipeline import compile_region
 from ..specialize.dispatch import Dispatcher, Version
 from ..specialize.free_variables import collect
 from ..specialize.guards import Guard, failing_guards

@@ -123,6 +123,10 @@ class Recorder(TorchDispatchMode):
         with self:
             result = run_node_by_node(self, inputs)
         versions.restore()  # an in-place operator counts before it comes here
+        return self._finish(result, inputs)
+
+    def _finish(self, result: Any, inputs: list[Any]) -> OperatorGraph:
+        """The record of a run on ``inputs`` that gave ``result``."""
         self.position = Position()
         leaves = flatten(result)
         outputs = rebuild(result, [self._output(leaf) for leaf in leaves])
@@ -512,6 +516,7 @@ def _builds_on_tensors(node: Node) -> bool:
 _INDEXED = (aten.index.Tensor, aten._unsafe_index.Tensor)
 
 # Operators that return Python numbers which depend on metadata only.
-_METADATA_QUERIES = tuple(f"aten::{name}" for name in ("sym_", "size", "stride", "dim", "numel", "is_same_size")) + (
+_METADATA_QUERIES = (
+    *(f"aten::{name}" for name in "sym_ size stride dim numel is_same_size _has_same_storage_numel".split()),
     "prim::",
 )

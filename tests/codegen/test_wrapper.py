@@ -8,6 +8,7 @@ import weakref
 import pytest
 import torch
 
+import staxlab
 from staxlab.codegen import cpp, wrapper
 from staxlab.codegen.kernel import KernelSet
 from staxlab.errors import CodegenError
@@ -248,3 +249,12 @@ def test_a_region_without_kernels():
     assert LoopProgram((), (), ()) is not None
     empty, _, _ = compile_program(LoopProgram((), (), ()))
     assert empty.call([]) == ()
+
+
+def test_arguments_named_like_what_the_wrapper_calls():
+    def function(mm, float32, device, pooled, in_layout):
+        return mm.t() @ float32 + device @ pooled, torch.relu(in_layout) * 2
+
+    x = torch.randn(3, 3)
+    arguments = (x, x + 1, x + 2, x + 3, x + 4)
+    torch.testing.assert_close(staxlab.compile(function, strict_native=True)(*arguments), function(*arguments))

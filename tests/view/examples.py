@@ -10,9 +10,9 @@ import torch
 from staxlab.capture.graph import Graph, TensorMeta
 from staxlab.capture.module import GraphModule
 from staxlab.codegen.kernel import Assembly, Kernel, KernelArgument, KernelSet, Wrapper
+from staxlab.compilation import Compilation
 from staxlab.loops.ir import ComputedBuffer, InputBuffer, Layout, LoopProgram, OutputReference, Reduction
 from staxlab.options import Decision, DeviceSpec, Options
-from staxlab.pipeline import Compilation
 from staxlab.provenance import Line, SourceLocation
 from staxlab.schedule.dependencies import schedule
 

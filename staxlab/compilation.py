@@ -1,0 +1,244 @@
+"""The record of a compilation: what every stage delivered, in order, and what runs in the end.
+
+What the stages do, and who runs them, is in :mod:`staxlab.pipeline`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from .capture.graph import Graph
+from .capture.module import GraphModule
+from .errors import OptionError
+from .options import Decision, DeviceSpec, Options
+from .provenance import SourceLocation
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A step of the pipeline, and how it is shown. ``differentiates``: only regions with gradients have it."""
+
+    name: str
+    title: str
+    section: str
+    differentiates: bool = False
+
+
+STAGES: tuple[Stage, ...] = (
+    Stage("capture", "Captured graph", "Section 3"),
+    Stage("transforms", "Graph transformation", "Section 4"),
+    Stage("joint", "Joint graph", "Section 5.3", differentiates=True),
+    Stage("partition", "Rematerialization", "Section 5.4", differentiates=True),
+    Stage("operators", "Operator graph", "Section 5.1"),
+    Stage("loops", "Loop IR", "Section 6"),
+    Stage("schedule", "Schedule", "Section 7"),
+    Stage("kernels", "Kernels", "Sections 8 and 9"),
+    Stage("wrapper", "Wrapper", "Section 8.5"),
+    Stage("artifact", "Artifact", "Section 11"),
+)
+
+
+@dataclass(frozen=True)
+class Fallback:
+    """Why a region runs operator by operator: the reason, the user's line where there is one, and what to do."""
+
+    reason: str
+    remedy: str | None = None
+    where: SourceLocation | None = None
+
+    def __str__(self) -> str:
+        return f"{self.reason} ({self.where})" if self.where else self.reason
+
+
+@dataclass
+class Compilation:
+    """The ordered record of one compilation, complete or up to the stage its backend ends with.
+
+    ``capture``, ``transforms``, ``joint``, ``partition``, ``operators``, ``loops``, ``schedule``, ``kernels``,
+    ``wrapper``, ``artifact`` are the records of the stages; ``key`` and ``guards`` say for which inputs the result
+    holds; ``timings`` maps stage names to seconds. In a notebook the object draws itself as a stepper.
+
+    A record is None where its stage did not run: beyond the ``last`` stage, or because the region runs operator
+    by operator. ``fallback_reason`` then says why, and ``fallback_remedy`` what to do. ``trains`` says that gradients
+    are recorded; ``backward`` is then the compilation of the backward half, once it was needed, and None before.
+    ``source`` is the graph a compilation starts from that has no captured one (the gradient, for a second derivative).
+    ``derivative`` is "jvp" or "hvp" where it is not the function itself that is computed (:mod:`staxlab.derivatives`).
+    """
+
+    name: str
+    target: str
+    options: Options
+    device: DeviceSpec
+    records: dict[str, Any] = field(default_factory=dict)
+    timings: dict[str, float] = field(default_factory=dict)
+    key: Any = None
+    sample: list[torch.Tensor] | None = field(default=None, repr=False)
+    function: Callable | None = field(default=None, repr=False)
+    arguments: tuple[tuple, dict] | None = field(default=None, repr=False)
+    executor: Callable[[list[torch.Tensor]], Any] | None = field(default=None, repr=False)
+    fallback: Fallback | None = None
+    last: str = "artifact"
+    source: GraphModule | None = field(default=None, repr=False)
+    trains: bool = False
+    derivative: str | None = None
+    backward: Compilation | None = field(default=None, repr=False)
+
+    @property
+    def fallback_reason(self) -> str | None:
+        """Why the region runs operator by operator; None if it does not."""
+        return str(self.fallback) if self.fallback else None
+
+    @property
+    def fallback_remedy(self) -> str | None:
+        """What to do so that it is compiled, where something can be done."""
+        return self.fallback.remedy if self.fallback else None
+
+    @property
+    def guards(self) -> tuple[Any, ...]:
+        """One guard for each component of the key (Definition 2.3)."""
+        from .specialize.guards import guards
+
+        return guards(self.key) if self.key is not None else ()
+
+    # -- the records, by name -----------------------------------------------------------------------------------------
+
+    @property
+    def capture(self) -> Any:
+        """What tracing recorded (Section 3)."""
+        return self.records.get("capture")
+
+    @property
+    def graph(self) -> Graph | None:
+        """The captured graph."""
+        return self.capture.graph if self.capture is not None else None
+
+    @property
+    def transforms(self) -> Any:
+        """The front-end passes, round by round (Section 4)."""
+        return self.records.get("transforms")
+
+    @property
+    def operators(self) -> Any:
+        """The operator graph over ``aten`` overloads (Sections 4.8 and 5.1)."""
+        return self.records.get("operators")
+
+    @property
+    def joint(self) -> Any:
+        """The joint forward and backward graph (Section 5); None for inference."""
+        return self.records.get("joint")
+
+    @property
+    def partition(self) -> Any:
+        """The rematerialization cut (Section 5); None for inference."""
+        return self.records.get("partition")
+
+    @property
+    def loops(self) -> Any:
+        """The loop program (Section 6)."""
+        return self.records.get("loops")
+
+    @property
+    def schedule(self) -> Any:
+        """The schedule (Section 7)."""
+        return self.records.get("schedule")
+
+    @property
+    def kernels(self) -> Any:
+        """The generated kernels (Sections 8 and 9)."""
+        return self.records.get("kernels")
+
+    @property
+    def wrapper(self) -> Any:
+        """The module that calls the kernels (Section 8.5)."""
+        return self.records.get("wrapper")
+
+    @property
+    def artifact(self) -> Any:
+        """What runs (Section 11); None when the target is not this machine."""
+        return self.records.get("artifact")
+
+    @property
+    def decisions(self) -> tuple[Decision, ...]:
+        """Every decision any stage took, in order."""
+        found: list[Decision] = []
+        for record in (self.partition, self.loops, self.schedule, *(self.kernels or ())):
+            found += getattr(record, "decisions", ())
+        return tuple(found)
+
+    @property
+    def traffic(self) -> Any:
+        """The byte model of Sections 1.1 and 13.2: eager against compiled.
+
+        OptionError where no operator was recorded: the region fell back before, or the backend ends before.
+        """
+        from .measure.bytes import traffic_model
+
+        if self.operators is None:
+            backend = f"backend {self.options.backend!r} ends before the operators are recorded"
+            raise OptionError(
+                f"{self.name} has no byte model, since it was not compiled: {self.fallback_reason or backend}",
+                remedy=self.fallback_remedy or "use backend='stax'",
+            )
+        return traffic_model(self)
+
+    def stages(self) -> Iterator[tuple[Stage, Any]]:
+        """The stages that ran, with their records, in order."""
+        for stage in STAGES:
+            if stage.name in self.records:
+                yield stage, self.records[stage.name]
+
+    # -- running ------------------------------------------------------------------------------------------------------
+
+    def call(self, inputs: list[torch.Tensor]) -> Any:
+        """Run on flat tensor inputs whose key equals this compilation's; returns the flat outputs."""
+        if self.executor is None:
+            raise OptionError(
+                f"this compilation targets {self.target!r}, which is not this machine: it can be read but not run",
+                remedy="compile for target='cpu', or for 'cuda' on a machine with a GPU",
+            )
+        return self.executor(inputs)
+
+    # -- showing ------------------------------------------------------------------------------------------------------
+
+    def format(self) -> str:
+        """Every stage as text."""
+        head = f"Compilation of {self.name} for {self.target} (backend {self.options.backend})"
+        parts = [head]
+        if self.fallback_reason:
+            parts.append(f"FALLBACK, runs operator by operator: {self.fallback_reason}")
+            if self.fallback_remedy:
+                parts.append(f"  remedy: {self.fallback_remedy}")
+        for stage, record in self.stages():
+            seconds = self.timings.get(stage.name, 0.0)
+            parts.append(f"--- {stage.title} ({stage.section}, {seconds * 1e3:.1f} ms)\n{record}")
+        return "\n".join(parts)
+
+    def __str__(self) -> str:
+        return self.format()
+
+    def __repr__(self) -> str:
+        ran = ", ".join(stage.name for stage, _ in self.stages())
+        why = f"; then operator by operator: {self.fallback_reason}" if self.fallback_reason else ""
+        return f"<Compilation of {self.name} for {self.target}: {ran}{why}>"
+
+    def stepper(self) -> Any:
+        """The interactive stepper (ipywidgets), for a live notebook."""
+        from .view.explorer import stepper
+
+        return stepper(self)
+
+    def write_html(self, path: str | os.PathLike) -> None:
+        """Write the whole compilation as one page that needs no network and no server."""
+        from .view import write_page
+
+        write_page(path, self, title=f"{self.name} for {self.target}")
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
+        from .view import mimebundle
+
+        return mimebundle(self)
