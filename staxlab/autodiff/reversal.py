@@ -173,7 +173,8 @@ class Reversal:
         state = "" if self.complete else f", not complete: backward step {self.next_step} is next"
         return (
             f"{counted(self.length, 'step')}, at most {counted(self.peak_slots, 'slot')} of {self.slots} used, "
-            f"{counted(self.forward_evaluations, 'forward evaluation')}, none repeated beyond {self.repetitions}{state}"
+            f"{counted(self.forward_evaluations, 'forward evaluation')}, no step computed more than "
+            f"{_times(self.repetitions)}{state}"
         )
 
     def format(self) -> str:
@@ -209,8 +210,7 @@ class Reversal:
             if state < self.length or ">" in rows[state]:
                 yield f"  z_{state:<{width}} |{''.join(rows[state])}|"
         yield f"  {'slots':<{width + 2}}|{''.join(str(count) if count < 10 else '+' for count in occupied)}|"
-        left = " " * (width + 5)
-        yield f"{left}a column is a step: > forward, computes the state, < backward, reads it; = the state is stored"
+        yield f"{' ' * (width + 5)}a column is one step: > forward, < backward; = stored"
 
     def units(self) -> Iterator[tuple[int, int, bool]]:
         """(time, state, whether forward) for every unit of time: the state computed, or read by a backward step."""
@@ -376,4 +376,4 @@ class _Run:
 
 
 def _times(number: int) -> str:
-    return {0: "no time", 1: "once", 2: "twice"}.get(number, f"{number} times")
+    return {0: "0 times", 1: "once", 2: "twice"}.get(number, f"{number:,} times")
