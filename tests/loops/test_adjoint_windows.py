@@ -184,6 +184,19 @@ def test_margins_that_are_wide_or_negative():
     library(lambda g, x: aten.replication_pad2d_backward(g, x, [-1, 2, 0, 0]), g, x)
 
 
+def test_sums_begin_at_zero_as_eagers_do():
+    """The sum of nothing but -0.0 is then 0.0; a copy stays -0.0."""
+    g = torch.full((1, 1, 4, 4), -0.0)
+    for function in (
+        lambda g: aten.avg_pool2d_backward(g, g.repeat(1, 1, 2, 2), [2, 2], [2, 2], [0, 0], False, True, None),
+        lambda g: aten.upsample_nearest2d_backward(g, [4, 4], [1, 1, 2, 2], None, None),
+        lambda g: aten.reflection_pad2d_backward(g, g[..., :3, :3], [1, 0, 0, 1]),
+        lambda g: aten.unfold_backward(g, [1, 1, 8], 2, 4, 1)[..., :7],
+        lambda g: aten.select_backward(g, [1, 1, 4, 4, 2], 4, 0),
+    ):
+        native(lambda g, function=function: function(g).signbit(), g)
+
+
 def test_they_fuse_with_what_makes_the_gradient():
     x = torch.randn(2, 3, 8, 8)
     y, indices = F.max_pool2d(x, 2, return_indices=True)

@@ -197,6 +197,7 @@ def test_thresholds_of_integers_and_of_values_not_rounded_yet():
     native(lambda g, x: aten.threshold_backward(g, x, 2), integers.flip(0), integers)
     small = torch.full((16,), 6e-8, dtype=torch.float16)  # half of it is zero in float16, and not in float32
     native(lambda g, x: aten.threshold_backward(g, x * 0.25, 0), torch.ones_like(small), small)
+    native(lambda g, x: aten.leaky_relu_backward(g, x * 0.25, 0.5, False), torch.ones_like(small), small)
 
 
 @pytest.mark.parametrize("dim", [0, 1, -1])
