@@ -70,6 +70,31 @@ def test_what_rules_do_not_cover_is_a_library_call():
     )
 
 
+@pytest.mark.parametrize("dtype", [*DTYPES, torch.int64])
+def test_what_a_reduction_selected_gets_the_gradient(dtype):
+    x = torch.randn(4, 5, 6, dtype=torch.float64).mul(3).to(dtype)
+    for select in (torch.max, torch.min):
+        for dim in (0, 1, -1):
+
+            def function(x, g, select=select, dim=dim):
+                position = select(x, dim).indices.unsqueeze(dim)
+                return x.new_zeros(x.shape).scatter(dim, position, g)
+
+            copied(function, x, x.narrow(dim, 0, 1).clone())
+    copied(lambda x: x.scatter(1, x.argmax(1, keepdim=True), x[:, :1] * 2), x)
+    library(lambda x: x.scatter(1, x.kthvalue(2, 1, True).indices, x[:, :1] * 2), x)  # one for the selection itself
+    library(lambda x, i: x.scatter(1, i, x[:, :1]), x, torch.randint(0, 5, (4, 1, 6)))
+    library(lambda x: x[:, :2].scatter(1, x.argmax(1, keepdim=True) * 0, x[:, :1]), x)
+
+
+def test_positions_beyond_the_rows_they_are_written_to_are_noticed():
+    x = torch.arange(12.0).view(3, 4)
+    program = program_of(lambda x: x[:, :2].scatter(1, x[:, :2].argmax(1, keepdim=True), x[:, :1]), x)
+    assert not any(isinstance(b, ExternBuffer) for b in program.buffers)
+    x = torch.zeros(3, 4)  # the first element is the greatest, so eager execution does not raise on the sample
+    library(lambda x: x[:, :2].scatter(1, x.argmax(1, keepdim=True), x[:, :1]), x)
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_unfolding(dtype):
     for dim, size, step in ((0, 3, 1), (1, 2, 2), (-1, 3, 2), (1, 2, 4), (0, 7, 1), (1, 9, 2)):

@@ -12,6 +12,7 @@ bounds; then, and where a resampling has no whole factor, the operator is a libr
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import product
@@ -19,6 +20,7 @@ from typing import Any
 
 import torch
 
+from ...capture.graph import Node
 from ..expressions import Expr
 from ..ir import Index
 from ..layout import numel
@@ -60,6 +62,52 @@ def lower_diag_embed(call: Call, x: TensorValue, offset: int = 0, first: int = -
 
 # A tangent known to be zero, which eager execution does not allocate.
 lowering("_efficientzerotensor", kind="factory")(lambda call, size, **_: _zeros(call, size))
+
+
+# -- selection --------------------------------------------------------------------------------------------------------
+
+# Operators whose positions (their result, or the second of two) lie within the dimension they name.
+_SELECTING = frozenset("argmax argmin max min kthvalue median nanmedian mode".split())
+
+
+@lowering("scatter.src", kind="joining")
+def lower_scatter_selected(
+    call: Call, x: TensorValue, dim: int, indices: TensorValue, source: TensorValue
+) -> TensorValue:
+    """The adjoint of ``x.max(dim)`` and its like writes one element of each row: ``x`` but where the row's position is
+    the subscript. Positions that such an operator found need no check, which others do; those are a library call."""
+    if x.ndim == 0 or indices.ndim != x.ndim or indices.dtype != torch.int64:
+        raise Decline("a scatter into a number")
+    dim %= x.ndim
+    expected = tuple(1 if k == dim else extent for k, extent in enumerate(x.shape))
+    if indices.shape != expected or not _selects(call.node.args[2], x.shape[dim]):
+        raise Decline("a scatter of other positions than a reduction selects")
+
+    def compute(ops: Ops, index: Index) -> Any:
+        ops = ops.tagged(call.origins)
+        row = (*index[:dim], Expr.of(0), *index[dim + 1 :])
+        here = ops.eq(indices.load(ops, row), ops.index_value(Expr.of(index[dim]), torch.int64))
+        return ops.where(here, source.load(ops, row), x.load(ops, index))
+
+    return call.computed(compute, call.meta.shape, call.meta.dtype, (x, indices, source))
+
+
+def _selects(node: Any, extent: int) -> bool:
+    """Whether a node's values are positions within ``extent`` elements, found by an operator of one row."""
+    while isinstance(node, Node) and node.op == "call_function":
+        target = node.target
+        if target is operator.getitem and node.args[1] == 1:
+            node = node.args[0]
+        elif target in (torch.ops.aten.unsqueeze.default, torch.ops.aten.squeeze.dim):
+            node = node.args[0]
+        elif isinstance(target, torch._ops.OpOverload) and target._opname in _SELECTING:
+            rows = node.args[0].val.shape
+            place = {"kthvalue": 2}.get(target._opname, 1)
+            dims = node.args[place] if len(node.args) > place else None
+            return isinstance(dims, int) and bool(rows) and rows[dims] <= extent
+        else:
+            return False
+    return False
 
 
 # -- gathering --------------------------------------------------------------------------------------------------------
