@@ -5,8 +5,8 @@ So there are two questions: how is the second program obtained, and where do the
 
 * What a gradient costs, counted operation by operation: ``straightline`` (the programs), ``sweeps`` (Theorem 5.1).
 * Which steps of a chain are kept and which are done again when memory is limited: ``reversal`` (the moves and their
-  rules, Definition 5.3), ``checkpoint`` (schedules of such moves, Theorems 5.3 and 5.4), ``chain`` (the same moves
-  carried out on tensors).
+  rules, Definition 5.3), ``checkpoint`` (schedules of such moves, Theorems 5.3 and 5.4), ``tradeoff`` (what each of
+  them pays), ``chain`` (the same moves carried out on tensors).
 
 The remaining modules take a compiled region through the same two questions: its joint graph, and the minimum cut that
 parts it into a forward and a backward graph.

@@ -150,7 +150,9 @@ def uniform_segments(length: int, segments: int) -> Reversal:
             if start:
                 yield Free(start)
 
-    return simulate(moves(), length, segments + -(-length // segments) - 1, 2, name=f"{segments} uniform segments")
+    return simulate(
+        moves(), length, segments + -(-length // segments) - 1, 2, name=counted(segments, "uniform segment")
+    )
 
 
 def binomial(length: int, slots: int, repetitions: int | None = None) -> Reversal:
@@ -173,7 +175,7 @@ def binomial(length: int, slots: int, repetitions: int | None = None) -> Reversa
             if repetitions
             else f"allow {least} repetitions",
         )
-    return simulate(_binomial(length, slots, least), length, slots, least, name=f"binomial, {slots} slots")
+    return simulate(_binomial(length, slots, least), length, slots, least, name=f"binomial, {counted(slots, 'slot')}")
 
 
 def split(length: int, slots: int, repetitions: int) -> int:

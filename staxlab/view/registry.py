@@ -36,6 +36,7 @@ RENDERERS: dict[str, str] = {
     "StorageRow": "functionalization",
     "Reversal": "reversal",
     "ReverseSweep": "straightline",
+    "TradeOff": "tradeoff",
     "JointGraph": "joint",
     "Partition": "partition",
     "FlowNetwork": "flow",
