@@ -19,6 +19,7 @@ import staxlab
 from staxlab.autodiff.graph import JointGraph
 from staxlab.autodiff.joint import joint_graph
 from staxlab.autodiff.partition import Partition, prune_tangents
+from staxlab.capture.graph import TensorMeta
 from staxlab.capture.module import GraphModule, Interpreter
 from staxlab.operators.structure import flatten
 
@@ -26,12 +27,12 @@ LINES = [
     "{a}.tanh()", "{a}.sigmoid()", "{a}.sin()", "F.gelu({a})", "{a}.relu()", "-{a}", "({a} * {a})", "{a}.tanh().exp()",
     "{a} + {b}", "{a} * {b}", "{a} - {b}", "{a} / ({b} * {b} + 1)", "torch.maximum({a}, {b})", "{a} @ {b}",
     "torch.where({a} > 0, {a}, {b})", "F.softmax({a}, -1)", "F.layer_norm({a}, (4,))", "F.log_softmax({a}, 0)",
-    "F.dropout({a}, 0.5)", "{a}.t()", "{a}.view(2, 8).t().reshape(4, 4)", "{a}.sum(-1, keepdim=True).expand(4, 4)",
+    "F.dropout({a}, 0.5)", "{a}.t()", "{a}.reshape(2, 8).t().reshape(4, 4)", "{a}.sum(-1, keepdim=True).expand(4, 4)",
     "({a} + {b}.mean(0))", "torch.cat([{a}[:2], {b}[2:]])", "torch.cat({a}.split(2, 1)[::-1], 1)", "{a}[[1, 0, 3, 2]]",
     "{a} - {b}.amax(-1, keepdim=True)", "{a}.var(0) * {b}", "{a}.logsumexp(-1)[:, None] + {b}", "{a}.cumsum(0)",
     "{a}.sort(-1)[0]", "torch.addmm({a}, {b}, {a})", "{a}.clone().mul_({b})", "{a}.max(0)[0] * {b}",
     "torch.stack({a}.unbind(0)[::-1])", "{a}.detach() * {b}", "{a}.diagonal() + {b}", "torch.rand(4, 4) * {a}",
-    "{a}.exp().log1p()", "{a}.as_strided((4, 4), (1, 4)) * {b}", "{a}.flip(0)", "F.pad({a}[1:], (0, 0, 1, 0))",
+    "{a}.exp().log1p()", "({a} * 2).as_strided((4, 4), (1, 4)) * {b}", "{a}.flip(0)", "F.pad({a}[1:], (0, 0, 1, 0))",
 ]  # fmt: skip
 NAMES = ("x", "y", "z")  # z needs no gradient
 
@@ -80,12 +81,14 @@ def recorded(
 
 
 def upstream(joint: JointGraph) -> list[torch.Tensor | None]:
-    """An upstream gradient for each differentiable forward output."""
+    """An upstream gradient for each differentiable forward output, laid out as the backward graph expects it."""
     generator = torch.Generator().manual_seed(5)
-    return [
-        None if node is None else torch.randn(output.val.shape, generator=generator).to(output.val.dtype)
-        for node, output in zip(joint.tangents, joint.outputs, strict=True)
-    ]
+    return [None if node is None else _tangent(node.val, generator) for node in joint.tangents]
+
+
+def _tangent(meta: TensorMeta, generator: torch.Generator) -> torch.Tensor:
+    values = torch.randn(meta.shape, generator=generator).to(meta.dtype)
+    return torch.empty_strided(meta.shape, meta.stride, dtype=meta.dtype).copy_(values)
 
 
 def eager_gradients(
