@@ -334,7 +334,7 @@ def _second_order(compilation: Compilation, warned: dict | None) -> Callable[...
             region.executor = _executor(region, warned)
             _warn_about_fallbacks(region, warned)
             found[key] = region
-        return program.spread(found[key].call(inputs), len(primals))
+        return tuple(_spread(found[key].call(inputs), program.places, len(primals)))
 
     return run
 
@@ -347,18 +347,28 @@ def compile_backward(
     ``undefined`` are the numbers of forward outputs to which no upstream gradient comes. That for none such is kept as
     ``compilation.backward``. Failures are treated as those of :func:`compile_region`.
     """
-    from .autodiff.partition import prune_tangents
+    from .autodiff.split import only_gradients, prune_tangents
 
     half = Compilation(f"{compilation.name}, backward", compilation.target, compilation.options, compilation.device)
-    half.records["operators"] = prune_tangents(compilation.partition, undefined)
+    graph, places = only_gradients(prune_tangents(compilation.partition, undefined))
+    half.records["operators"] = graph
     half.last = compilation.last
     if half.last != "operators":
         _run_stages(half, _after("operators"), warned)
-    half.executor = _half_executor(half)
+    run, count = _half_executor(half), len(compilation.joint.primals)
+    half.executor = run and (lambda inputs: _spread(run(inputs), places, count))
     _warn_about_fallbacks(half, warned)
     if not undefined:
         compilation.backward = half
     return half
+
+
+def _spread(gradients: Sequence[Any], places: Sequence[int], count: int) -> list[Any]:
+    """One gradient, or None, for each of ``count`` primals."""
+    found: list[Any] = [None] * count
+    for place, gradient in zip(places, gradients, strict=True):
+        found[place] = gradient
+    return found
 
 
 def _after(name: str) -> tuple[Stage, ...]:

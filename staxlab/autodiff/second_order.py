@@ -8,11 +8,8 @@ anew. They are inputs here, delivered by the forward pass that drew them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
-
-import torch
 
 from ..capture.graph import Graph, Node, map_nodes
 from ..capture.module import GraphModule
@@ -26,13 +23,6 @@ class GradientProgram:
 
     final: GraphModule
     places: tuple[int, ...]
-
-    def spread(self, gradients: Sequence[torch.Tensor], count: int) -> tuple[torch.Tensor | None, ...]:
-        """One gradient or None for each of ``count`` primals."""
-        found: list[Any] = [None] * count
-        for place, gradient in zip(self.places, gradients, strict=True):
-            found[place] = gradient
-        return tuple(found)
 
 
 def gradient_program(joint: JointGraph) -> GradientProgram:

@@ -230,6 +230,16 @@ class _Copier:
         )
 
 
+def only_gradients(backward: OperatorGraph) -> tuple[OperatorGraph, tuple[int, ...]]:
+    """The backward graph without the places of primals that get no gradient, and which primals the others belong to."""
+    graph, _ = backward.graph.copy()
+    leaves = graph.output.args[0]
+    places = tuple(place for place, leaf in enumerate(leaves) if leaf is not None)
+    graph.output.args = (tuple(leaves[place] for place in places),)
+    memories = tuple(backward.memories[place] for place in places)
+    return replace(backward, module=GraphModule(graph, backward.module.constants), memories=memories), places
+
+
 # -- undefined upstream gradients -------------------------------------------------------------------------------------
 
 
