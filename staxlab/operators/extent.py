@@ -44,12 +44,20 @@ def _nested(window: Window) -> bool:
     return True
 
 
+def _is_dense(window: Window) -> bool:
+    """Whether it covers every byte from its first to its last, each once."""
+    return window.end - window.start == window.numel * window.itemsize and _nested(window)
+
+
 def apart(windows: Sequence[Window]) -> bool:
     """Whether no byte of one memory belongs to two of the windows. O(n log n) where their spans are disjoint, else
     O(bytes spanned)."""
     windows = sorted((w for w in windows if w.numel), key=lambda w: w.start)
-    if all(first.end <= second.start for first, second in zip(windows, windows[1:], strict=False)):
+    neighbours = [(a, b) for a, b in zip(windows, windows[1:], strict=False) if b.start < a.end]
+    if not neighbours:
         return True
+    if any(_is_dense(a) for a, _ in neighbours):
+        return False
     cells = _Map(windows)
     if not cells.fits:
         return False
@@ -66,6 +74,8 @@ def contains(outer: Window, inner: Window) -> bool:
         return True
     if outer.numel == 0 or inner.start < outer.start or inner.end > outer.end:
         return False
+    if _is_dense(outer):
+        return True
     cells = _Map([outer, inner])
     if not cells.fits:
         return False
@@ -149,7 +159,7 @@ def _by_dimensions(outer: Window, inner: Window, offset: int) -> tuple[ViewStep,
 
 def _by_position(outer: Window, inner: Window, offset: int) -> tuple[ViewStep, ...] | None:
     """A window on the elements of a tensor without gaps, laid out in a row."""
-    if outer.end - outer.start != outer.numel * outer.itemsize:
+    if not _is_dense(outer):
         return None
     order = sorted(range(len(outer.shape)), key=lambda d: (-outer.stride[d], outer.shape[d] == 1))
     steps = [ViewStep(aten.permute.default, (order,))] if order != sorted(order) else []

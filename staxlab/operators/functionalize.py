@@ -175,6 +175,8 @@ class Functionalizer:
         """How new contents of ``target`` get into its memory. NotCovered if they cannot. ``uniform`` says that all
         elements will be equal: then it does not matter if some share memory."""
         entry = self._entry(target)
+        if target.layout != torch.strided:
+            raise NotCovered(f"it writes into a tensor of layout {target.layout}")
         memory, window = entry.memory, Window.of(target, entry.start)
         if memory.protected:
             kind, why = memory.protected
@@ -206,6 +208,9 @@ class Functionalizer:
         where ``b`` and ``d`` are apart from ``a``."""
         if not self._are_apart(targets):
             raise NotCovered("two of the tensors it writes share memory", "written-twice")
+        by_memory: dict[Memory, list[tuple[int, Tensor]]] = {}
+        for place, target in enumerate(targets):
+            by_memory.setdefault(self.table.get(target).memory, []).append((place, target))
         given = [*args, *kwargs.values()]
         in_lists = any(isinstance(x, (list, tuple)) and any(leaf is targets[0] for leaf in x) for x in given)
         for argument in given:
@@ -213,9 +218,10 @@ class Functionalizer:
                 continue  # one of those that are written, each an argument of its own
             in_step = isinstance(argument, (list, tuple)) and len(argument) == len(targets)
             for place, leaf in enumerate(flatten(argument)):
-                if not isinstance(leaf, Tensor) or self.table.get(leaf) is None:
+                known = self.table.get(leaf) if isinstance(leaf, Tensor) else None
+                if known is None:
                     continue
-                others = [target for k, target in enumerate(targets) if not (in_step and k == place)]
+                others = [target for k, target in by_memory.get(known.memory, ()) if not (in_step and k == place)]
                 if any(not self._are_apart([leaf, other]) for other in others):
                     why = "a tensor that it reads shares memory with one that it writes before"
                     raise NotCovered(why, "written-twice")
