@@ -148,6 +148,7 @@ class _Execution:
         self.buffers: dict[int, list[tuple[Tensor, Tensor]]] = {}  # step: what to put back before it runs again
         self.totals: dict[Tensor, Tensor] = {}  # tensors hash by identity
         self.peak_states = self.peak_bytes = self.forward_evaluations = 0
+        self.caches_casts = torch.is_autocast_cache_enabled() and any(map(torch.is_autocast_enabled, ("cpu", "cuda")))
 
     def run(self, reversal: Reversal) -> ChainGradients:
         self._measure()
@@ -202,6 +203,8 @@ class _Execution:
     def _evaluate(self, step: int, state: _State) -> tuple[Tensor, Tensor]:
         """Run a step with a tape: (the leaf its gradient is taken at, the result)."""
         function = self.steps[step - 1]
+        if self.caches_casts:
+            torch.clear_autocast_cache()  # a cast weight belongs to the tape of one step
         leaf = state.tensor.detach().requires_grad_(state.has_gradient)
         with torch.enable_grad():
             copy = leaf.clone()
@@ -234,6 +237,12 @@ class _Execution:
             return
         leaves = list(_leaves(result, leaf, before, step))
         known = [parameter for parameter in leaves if parameter in self.totals]
+        if known and self.caches_casts:
+            raise ChainError(
+                f"step {step} shares a parameter with a later step, and autocast keeps its casts: eager adds up the "
+                "gradients in the lower precision, which cannot be done step by step",
+                remedy="torch.autocast(..., cache_enabled=False) casts, and adds up, each time anew",
+            )
         wanted = ([leaf] if leaf.requires_grad else []) + leaves
         found = torch.autograd.grad(
             [result, *known], wanted, [self.adjoint, *(self.totals[parameter] for parameter in known)],

@@ -239,6 +239,39 @@ def test_a_gradient_hook_is_refused():
         differentiate([line, torch.sum], torch.ones(2, 3))
 
 
+def under_autocast(cache_enabled):
+    return torch.autocast("cpu", dtype=torch.bfloat16, cache_enabled=cache_enabled)
+
+
+@pytest.mark.parametrize("cache_enabled", [True, False])
+@pytest.mark.parametrize("slots", [1, 2, 5])
+def test_autocast_gives_eagers_bits(cache_enabled, slots):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 8), nn.GELU(), nn.Linear(8, 8), nn.Dropout(0.3), nn.Linear(8, 1), nn.Flatten(0))
+    steps = [*model, torch.sum]
+    x = torch.randn(4, 8, requires_grad=True)
+    with under_autocast(cache_enabled):
+        torch.manual_seed(1)
+        value = model(x).sum()
+        torch.manual_seed(1)
+        found = differentiate(steps, x, slots=slots)
+    value.backward()
+    assert torch.equal(found.output, value.detach()) and torch.equal(found.input_gradient, x.grad)
+    for parameter in model.parameters():
+        assert torch.equal(found.of(parameter), parameter.grad)
+
+
+def test_shared_parameters_under_autocast_need_its_cache_off():
+    line = nn.Linear(8, 8)
+    steps = [line, line, torch.sum]
+    x = torch.randn(4, 8)
+    with under_autocast(True), pytest.raises(ChainError, match="autocast keeps its casts"):
+        differentiate(steps, x, slots=1)
+    with under_autocast(False):
+        line(line(x)).sum().backward()
+        assert torch.equal(differentiate(steps, x, slots=1).of(line.weight), line.weight.grad)
+
+
 def test_it_prints():
     text = str(differentiate([torch.sin, torch.sum], torch.ones(3, requires_grad=True)))
     assert text.startswith(
