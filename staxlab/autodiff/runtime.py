@@ -46,18 +46,19 @@ class TrainingRegion:
     ):
         self.joint = joint
         self.forward = forward
-        self.saved_places = tuple(saved_places)
+        self._saved = _positions(saved_places, len(joint.primals), len(joint.outputs))
         self.differentiable = tuple(k for k, tangent in enumerate(joint.tangents) if tangent is not None)
         self.layouts = tuple(joint.tangents[k].val for k in self.differentiable)
         self.second = second
         self._compile_backward = backward
         self._backwards: dict[frozenset[int], Call] = {}
         self._lock = threading.Lock()
-        self._function = _function_of(self)
+        # Without the detour for function transforms, inside which the function itself runs and no compiled region.
+        self._apply = super(torch.autograd.Function, _function_of(self)).apply
 
     def __call__(self, inputs: list[torch.Tensor]) -> tuple[Any, ...]:
         if self.differentiable and torch.is_grad_enabled():
-            outputs = self._function.apply(*inputs)
+            outputs = self._apply(*inputs)
         else:
             with torch.no_grad():
                 outputs = self.forward(inputs)
@@ -75,15 +76,16 @@ class TrainingRegion:
 
     def saved_values(self, inputs: Sequence[Any], delivered: Sequence[Any]) -> list[torch.Tensor]:
         """The values the backward reads, in its order."""
-        count = len(self.joint.outputs)
-        sources = {"primal": inputs, "output": delivered[:count], "saved": delivered[count:]}
-        return [sources[source][place] for source, place in self.saved_places]
+        values = (*inputs, *delivered)
+        return [values[position] for position in self._saved]
 
     def gradients(self, saved: Sequence[torch.Tensor], upstream: Sequence[torch.Tensor | None]) -> tuple[Any, ...]:
         """Run the backward: one gradient, or None, for each primal."""
-        undefined = frozenset(k for k, t in zip(self.differentiable, upstream, strict=True) if t is None)
         pairs = zip(upstream, self.layouts, strict=True)
         given = [_with_layout(tangent, layout) for tangent, layout in pairs if tangent is not None]
+        undefined = _NOTHING
+        if len(given) < len(upstream):
+            undefined = frozenset(k for k, t in zip(self.differentiable, upstream, strict=True) if t is None)
         return tuple(self.backward(undefined)([*saved, *given]))
 
     def materialized(self, upstream: Sequence[torch.Tensor | None]) -> list[torch.Tensor]:
@@ -92,6 +94,15 @@ class TrainingRegion:
             torch.zeros(layout.shape, dtype=layout.dtype, device=layout.device) if tangent is None else tangent
             for tangent, layout in zip(upstream, self.layouts, strict=True)
         ]
+
+
+_NOTHING: frozenset[int] = frozenset()
+
+
+def _positions(places: Sequence[tuple[str, int]], primals: int, outputs: int) -> tuple[int, ...]:
+    """Where saved values are in ``(*primals, *outputs, *saved)``."""
+    start = {"primal": 0, "output": primals, "saved": primals + outputs}
+    return tuple(start[source] + place for source, place in places)
 
 
 def _function_of(region: TrainingRegion) -> type[torch.autograd.Function]:
@@ -112,7 +123,8 @@ def _function_of(region: TrainingRegion) -> type[torch.autograd.Function]:
                 saved += [*inputs, *outputs[count - len(region.joint.drawn) :]]
             ctx.save_for_backward(*saved)
             ctx.set_materialize_grads(False)
-            ctx.mark_non_differentiable(*(outputs[k] for k in plain))
+            if plain:
+                ctx.mark_non_differentiable(*(outputs[k] for k in plain))
             return outputs
 
         @staticmethod
@@ -182,7 +194,7 @@ def _result(result: Result, inputs: Sequence[Any], outputs: Sequence[Any]) -> An
 
 def _with_layout(tangent: torch.Tensor, layout: TensorMeta) -> torch.Tensor:
     """The upstream gradient laid out as the backward was compiled for; a copy only where it is not."""
-    if tangent.stride() == layout.stride and not tangent.is_neg() and not tangent.is_conj():
+    if tangent.stride() == layout.stride and not (tangent.is_neg() or tangent.is_conj()):
         return tangent
     laid_out = torch.empty_strided(layout.shape, layout.stride, dtype=layout.dtype, device=tangent.device)
     return laid_out.copy_(tangent)
