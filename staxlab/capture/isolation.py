@@ -232,7 +232,8 @@ class Watcher(TorchDispatchMode):
             for tensor in value if isinstance(value, (list, tuple)) else (value,):
                 if isinstance(tensor, torch.Tensor) and self._is_visible(tensor):
                     self.facts.mutates = True
-                    if self.grad and tensor.requires_grad and tensor.is_leaf:
+                    # A view made where nothing is recorded, as here, calls itself a leaf: what counts is its base.
+                    if self.grad and tensor.requires_grad and (tensor._base if tensor._is_view() else tensor).is_leaf:
                         # The sample runs without gradient recording; eager execution would have refused.
                         what = "a view of a leaf Variable" if tensor._is_view() else "a leaf Variable"
                         raise RuntimeError(f"{what} that requires grad is being used in an in-place operation.")
@@ -241,6 +242,8 @@ class Watcher(TorchDispatchMode):
     def _is_visible(self, tensor: torch.Tensor) -> bool:
         """Whether memory that is written was there before the call; scratch memory of the call itself is nobody's
         concern."""
+        if tensor.layout is not torch.strided:
+            return any(tensor is given for given in self.arguments)
         key = storage_key(tensor)
         return key in self.protected or any(storage_key(t) == key for t in self.arguments if t.layout is torch.strided)
 

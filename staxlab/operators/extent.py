@@ -166,9 +166,10 @@ def _by_position(outer: Window, inner: Window, offset: int) -> tuple[ViewStep, .
     steps.append(ViewStep(aten.view.default, ([outer.numel],)))
     wide = [k for k, n in enumerate(inner.shape) if n > 1]
     reach = (inner.end - inner.start) // inner.itemsize
-    step = inner.stride[wide[0]] if len(wide) == 1 else 1
+    in_row = len(wide) == 1 and inner.stride[wide[0]] > 0
+    step = inner.stride[wide[0]] if in_row else 1
     steps.append(ViewStep(aten.slice.Tensor, (0, offset, offset + reach, step)))
-    if len(wide) <= 1 or _is_contiguous(inner):
+    if in_row or _is_contiguous(inner):
         steps.append(ViewStep(aten.view.default, (list(inner.shape),)))
     else:
         steps.append(ViewStep(aten.as_strided.default, (list(inner.shape), list(inner.stride))))

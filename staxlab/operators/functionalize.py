@@ -219,8 +219,8 @@ class Functionalizer:
             in_step = isinstance(argument, (list, tuple)) and len(argument) == len(targets)
             for place, leaf in enumerate(flatten(argument)):
                 known = self.table.get(leaf) if isinstance(leaf, Tensor) else None
-                if known is None:
-                    continue
+                if known is None or in_step and leaf is targets[place]:
+                    continue  # the targets are apart, as has been seen
                 others = [target for k, target in by_memory.get(known.memory, ()) if not (in_step and k == place)]
                 if any(not self._are_apart([leaf, other]) for other in others):
                     why = "a tensor that it reads shares memory with one that it writes before"

@@ -302,6 +302,8 @@ REFUSED = {
     "inputs that overlap in part": (
         written_in_part, lambda: (lambda x: (x[:3], x[1:]))(numbers()), "shared-input"),
     "inputs of two dtypes": (written_in_part, lambda: (lambda x: (x, x.view(torch.int32)))(numbers()), "shared-input"),
+    "a sparse tensor": (
+        lambda x: (lambda s: (s.mul_(2), s.to_dense())[1])(x.to_sparse()), lambda: (numbers(),), "unsupported-tensor"),
     "a draw along strides": (lambda x: x.t().uniform_(), lambda: (numbers(),), "random-layout"),
 }  # fmt: skip
 
@@ -375,6 +377,48 @@ def test_a_write_into_one_input_is_read_through_another(name):
             assert compiled.versions[0].compilation.fallback_reason is None
         apart = observe(function, [t.clone() for t in make()])  # another key, another program
         assert difference(observe(compiled, [t.clone() for t in make()]), apart) is None
+
+
+@st.composite
+def views_of_one_memory(draw):
+    """Views of one base, each by up to two steps, and the order of writes into them."""
+    base = draw(st.sampled_from([numbers, numbers, gappy, doubled, complex_numbers]))
+    several = []
+    for _ in range(draw(st.integers(2, 3))):
+        current, views = base(), []
+        for _ in range(draw(st.integers(0, 2))):
+            view = draw(st.sampled_from(STEPS))
+            try:
+                current = view(current)
+            except (RuntimeError, IndexError):
+                continue
+            views.append(view)
+        several.append(views)
+    writes = st.tuples(st.integers(0, len(several) - 1), st.sampled_from(sorted(WRITES)))
+    return base, several, draw(st.lists(writes, min_size=1, max_size=3))
+
+
+@given(views_of_one_memory(), st.integers(0, 2))
+def test_writes_into_any_views_of_one_memory_are_seen_by_the_others(drawn, returned):
+    base, several, writes = drawn
+
+    def make():
+        whole, made = base(), []
+        for views in several:
+            made.append(whole)
+            for view in views:
+                made[-1] = view(made[-1])
+        return tuple(made)
+
+    def f(inputs):
+        seen = [x * 1 for x in inputs]
+        for place, write in writes:
+            WRITES[write](inputs[place])
+            seen += [x * 1 for x in inputs]
+        x = inputs[returned % len(inputs)]
+        return seen, x, x[..., :1]
+
+    agree(f, make, ("aot_eager",), strict=False)
 
 
 def test_three_inputs_of_one_memory():
