@@ -1,4 +1,4 @@
-"""The benchmark of training steps: its cases agree with eager execution in double precision, and its record is whole."""
+"""The benchmark of training steps: its cases agree with eager execution in double precision; its record is whole."""
 
 from __future__ import annotations
 
