@@ -297,6 +297,27 @@ def test_cells_are_what_the_memory_is(records):
     assert {"byte", "element", "44"} <= set(texts)
 
 
+def test_tensors_of_several_dtypes_share_cells():
+    """Complex numbers of which the real parts are written: an element of z takes two cells, one of z.real one."""
+
+    def f(z):
+        z.real.add_(1)
+        return z.conj() * 2
+
+    (row,) = functionalized(f, torch.arange(3).to(torch.complex64)).storages
+    tree = read(storage_markup(row))
+    assert tree.find("svg")[0].find("title")[0].text == "Storage of %z: 3 elements of complex64, 24 bytes in cells of 4"
+    drawn = {
+        e.attributes["data-lane"]: [t.text for t in e.find("text")][1:]
+        for e in tree.find("g")
+        if e.attributes.get("data-lane")
+    }
+    assert drawn["z"] == ["0°", "-", "1°", "-", "2°", "-"] and drawn["real"] == ["0*", "1*", "2*"]
+    rows = {r.find("td")[0].text if r.find("td") else "": r.text for r in tree.find("tr")}
+    assert any("float32" in text for text in rows.values()) and any("conjugated" in text for text in rows.values())
+    assert {"byte", "cell", "20"} <= {e.text for e in tree.find("text")}
+
+
 def test_a_lane_speaks_and_links_to_its_node(records):
     found = records["functionalization"]
     drawn = [e for e in read(view.html(found)).find("g") if e.attributes.get("data-lane") == "getitem"]
