@@ -17,7 +17,8 @@ and further where repeating it is not possible (random numbers; an input the pro
 long chain along (the two rules of :func:`_mark_forced`).
 
 Views are never saved: they own no memory, so saving one is saving what it looks at. Nor are tuples of results; their
-items are.
+items are. And a result that eager execution does not keep is not kept either, cheap as that would be: a caller who
+modifies it before the backward pass would get an error that eager execution has no reason for.
 """
 
 from __future__ import annotations
@@ -113,7 +114,17 @@ def is_repeatable(node: Node) -> bool:
     """Whether running the node again gives the same value and does nothing besides, whatever it costs."""
     if node.op != "call_function" or not isinstance(node.target, torch._ops.OpOverload):
         return node.op == "get_attr" or node.target is operator.getitem
-    return not (is_random(node.target) or is_foreign(node.target) or node.target._schema.is_mutable)
+    if is_random(node.target) or is_foreign(node.target) or node.target._schema.is_mutable:
+        return False
+    metas = [leaf for leaf in flatten(node.val) if isinstance(leaf, TensorMeta)]
+    return node.target._opname not in _IN_ANY_ORDER or all(meta.device.type == "cpu" for meta in metas)
+
+
+#: On a GPU these add up, or choose among equals, in the order in which threads happen to arrive.
+_IN_ANY_ORDER = frozenset(
+    "scatter_add scatter_reduce index_add index_put _index_put_impl index_reduce put histc bincount median mode "
+    "kthvalue cumsum embedding_dense_backward embedding_bag _embedding_bag_forward_only".split()
+)
 
 
 def modified_primals(joint: JointGraph) -> frozenset[Node]:
@@ -198,9 +209,13 @@ class _Analysis:
         self.read = set(joint.read_by_backward)
         self.results = set(joint.outputs)
         self.returned = {node for node in joint.gradients if node is not None}
+        visible = joint.outputs[: len(joint.outputs) - len(joint.drawn)]
+        kept = {self.kind.base(node) for node in (*joint.saved_by_eager, *joint.read_by_backward)}
+        self.open = {self.kind.base(node) for node in visible} - kept
 
     def values(self) -> tuple[ForwardValue, ...]:
-        distances = self._distances()
+        far = self._distances()
+        self.open &= {self.kind.base(node) for node, steps in far.items() if steps < INFINITE}
         written = self._written_by_backward()
         materialized = self._materialized()
         sources = {node: self._source(node, written.get(node, "")) for node in self.nodes}
@@ -208,7 +223,7 @@ class _Analysis:
         return tuple(
             ForwardValue(
                 node, self.kind(node), _bytes(node), node in self.read, sources[node], materialized.get(node, ""),
-                self._unsavable(node), distances[node],
+                self._unsavable(node), int(min(max(far[node], NEAREST), FARTHEST)),
             )
             for node in self.nodes
         )  # fmt: skip
@@ -219,21 +234,20 @@ class _Analysis:
 
     # -- the price ----------------------------------------------------------------------------------------------------
 
-    def _distances(self) -> dict[Node, int]:
-        """d(v): the forward steps to the nearest backward reader. A view is no step, for it computes nothing."""
-        far: dict[Node, int] = {}
+    def _distances(self) -> dict[Node, float]:
+        """d(v) before it is clipped: the forward steps to the nearest backward reader, infinite where no chain of
+        readers leads to one. A view is no step, for it computes nothing."""
+        far: dict[Node, float] = {}
         for node in reversed(self.nodes):
-            nearest = FARTHEST
+            own = 0 if self._passes_on(node) else 1
+            nearest = NEAREST if node in self.returned else INFINITE
             for user in node.users:
                 if user in self.joint.backward:
-                    nearest = 0 if self._passes_on(node) else NEAREST
-                    break
-                if user in far:
-                    nearest = min(nearest, far[user] + (0 if self._passes_on(node) else 1))
-            if node in self.returned:
-                nearest = NEAREST
-            far[node] = min(nearest, FARTHEST)
-        return {node: max(distance, NEAREST) for node, distance in far.items()}
+                    nearest = min(nearest, own)
+                elif user in far:
+                    nearest = min(nearest, far[user] + own)
+            far[node] = nearest
+        return far
 
     def _materialized(self) -> dict[Node, str]:
         """Why a value is in memory after the forward pass has made it, whether or not it is saved."""
@@ -268,6 +282,8 @@ class _Analysis:
             return "several results: each is a value of its own"
         if not isinstance(node.val, TensorMeta):
             return "not a tensor"
+        if node in self.open:
+            return "the caller gets it and may modify it, since eager execution does not keep it"
         if node in self.modified and clone_meta(node.val).stride != node.val.stride:
             return "a copy would have other strides than the input"
         return ""

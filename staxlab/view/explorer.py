@@ -86,6 +86,9 @@ def parts(
         if stage.name == "transforms":
             yield stage.title, lambda record=record: _one_pane(record, full)
             continue
+        if stage.name == "partition":
+            yield stage.title, lambda record=record: _without_forward(record, full)
+            continue
         yield stage.title, lambda record=record: panes_of(record, full=full)
         if stage.name == "kernels" and any(kernel.language != "extern" for kernel in record):
             yield (
@@ -101,6 +104,12 @@ def _one_pane(log: Any, full: bool) -> View:
     from .transforms import pane
 
     return View("graph transformation", (pane(log, full),), names=node_names(log.initial.graph))
+
+
+def _without_forward(partition: Any, full: bool) -> View:
+    """The partition without the graph that the following stages show."""
+    whole = panes_of(partition, full=full)
+    return replace(whole, panes=tuple(pane for pane in whole.panes if pane.key != "forward"))
 
 
 def headline(compilation: Any) -> Html:

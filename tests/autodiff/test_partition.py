@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+import staxlab
 from staxlab.autodiff.network import INFINITE, capacity_text, maximum_flow
 from staxlab.autodiff.partition import partition, prune_tangents, rematerialization_network
 from staxlab.autodiff.values import LONGEST_CHAIN, forward_values
@@ -236,6 +237,32 @@ def test_views_are_saved_as_what_they_look_at():
     # The result is a view of what is saved: the caller can see both, and the memories say so.
     assert part.forward.memories[1] == part.forward.memories[2] == "mm"
     assert all(v.unsavable for v in part.values if v.kind == "view")
+
+
+def test_what_the_caller_may_modify_is_not_saved_where_eager_does_not_keep_it():
+    """The product would be cheaper to save than its double. But eager execution keeps only the latter, so a caller may
+    write into the former before the backward pass."""
+    x, w = torch.randn(8, 8), torch.randn(8, 8, requires_grad=True)
+
+    def f(x, w):
+        h = x @ w
+        return h, (h * 2).sin().sum()
+
+    part = divided(f, x, w)
+    product, double = part.values[:2]
+    assert "the caller" in product.unsavable and part.saved == (double.node,)
+    compiled = staxlab.compile(f, backend="aot_eager")
+    expected = torch.autograd.grad(f(x, w)[1], w)[0]
+    h, loss = compiled(x, w)
+    with torch.no_grad():
+        h.mul_(7)
+    assert torch.allclose(torch.autograd.grad(loss, w)[0], expected)
+    # Read by the backward pass itself, it is kept by eager execution too, whose error is then the same.
+    part = divided(lambda x, w: (lambda h: (h, h.sin().sum()))(x @ w), x, w)
+    assert names(part.saved) == ["mm"]
+    # The same for a view of it.
+    part = divided(lambda x, w: (lambda h: (h.t(), (h * 2).sin().sum()))(x @ w), x, w)
+    assert names(part.saved) == ["mul"]
 
 
 def test_of_several_results_each_is_a_value():
