@@ -53,7 +53,7 @@ class PassCosts(Tabular):
             for family, rows in data["results"].items()
         }
         machine = data.get("machine", {})
-        said = f"{machine['processor']}, load {machine['load_average']} before it began" if machine else ""
+        said = f"{machine['processor']}, load average {machine['load_average']}" if machine else ""
         return cls(points, said, data["complete"])
 
     def seconds(self, family: str, size: int) -> float:
