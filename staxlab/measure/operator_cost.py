@@ -53,8 +53,8 @@ PER_INPUT_ELEMENT = {
     "linalg_vector_norm": 2, "_softmax": 14, "_log_softmax": 14, "softmax": 14, "log_softmax": 14,
     "native_layer_norm": 8, "native_batch_norm": 8, "native_group_norm": 8, "_native_batch_norm_legit": 8,
     "_native_batch_norm_legit_no_training": 4, "_softmax_backward_data": 4, "_log_softmax_backward_data": 13,
-    "native_layer_norm_backward": 17, "native_group_norm_backward": 17, "native_batch_norm_backward": 17,
-    "batch_norm_backward": 17, "_fused_rms_norm_backward": 12,
+    "native_layer_norm_backward": 21, "native_group_norm_backward": 21, "native_batch_norm_backward": 21,
+    "batch_norm_backward": 21, "_fused_rms_norm_backward": 12,
 }  # fmt: skip
 
 #: Scalar operations per element of the result, for the adjoints of elementwise operators and of losses.
@@ -62,9 +62,9 @@ PER_RESULT_ELEMENT = {
     "gelu_backward": 33, "tanh_backward": 3, "sigmoid_backward": 3, "silu_backward": 18, "mish_backward": 55,
     "leaky_relu_backward": 3, "elu_backward": 18, "hardtanh_backward": 4, "hardswish_backward": 7,
     "hardsigmoid_backward": 5, "softplus_backward": 16, "softshrink_backward": 4, "hardshrink_backward": 4,
-    "logit_backward": 7, "log_sigmoid_backward": 8, "threshold_backward": 2, "glu_backward": 18,
+    "logit_backward": 7, "log_sigmoid_backward": 10, "threshold_backward": 2, "glu_backward": 19,
     "_prelu_kernel_backward": 6, "native_dropout_backward": 2, "_masked_scale": 2, "mse_loss_backward": 3,
-    "smooth_l1_loss_backward": 9, "huber_loss_backward": 9, "binary_cross_entropy_backward": 7,
+    "smooth_l1_loss_backward": 9, "huber_loss_backward": 10, "binary_cross_entropy_backward": 7,
     "soft_margin_loss_backward": 17, "nll_loss_backward": 6, "nll_loss2d_backward": 6,
 }  # fmt: skip
 
