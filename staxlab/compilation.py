@@ -186,6 +186,25 @@ class Compilation:
             )
         return traffic_model(self)
 
+    def memory(self, *budgets: int | float) -> Any:
+        """Bytes alive over the operators of forward and backward pass (:mod:`staxlab.autodiff.memory`), in eager
+        execution and for what could be kept, with a curve for each of ``budgets`` (as ``memory_budget``) besides.
+
+        OptionError where no gradients are recorded; errors of budgets as :func:`staxlab.autodiff.budget.within_budget`.
+        """
+        from .autodiff.memory import memory_timeline
+        from .loops.lowering.kinds import kind_of
+
+        if self.joint is None or self.partition is None:
+            raise OptionError(
+                f"{self.name} keeps nothing for a backward pass: no gradients are recorded",
+                remedy="compile it with an input or parameter that requires grad",
+            )
+        own = self.options.memory_budget
+        if own is not None and own not in budgets:
+            budgets = (own, *budgets)
+        return memory_timeline(self.joint, kind_of=kind_of, budgets=budgets)
+
     def stages(self) -> Iterator[tuple[Stage, Any]]:
         """The stages that ran, with their records, in order."""
         for stage in STAGES:

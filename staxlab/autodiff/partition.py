@@ -14,7 +14,7 @@ costs 8192 x 1.1 = 9011.2, that is the minimum cut, and the backward loop comput
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -101,7 +101,7 @@ class Partition:
             for v, d in zip(self.values, self.decisions, strict=True)
         ]
         head = ("value", "", "bytes", "beta", "d", "capacity", "because")
-        return "\n".join([*lines, *_aligned(head, rows)])
+        return "\n".join([*lines, *aligned(head, rows, right=range(2, 6))])
 
     __str__ = format
 
@@ -231,11 +231,10 @@ _WHY_RECOMPUTED = {
 }
 
 
-def _aligned(head: Sequence[Any], rows: Sequence[Sequence[Any]]) -> list[str]:
-    """A table as lines of text; numbers to the right."""
+def aligned(head: Sequence[Any], rows: Sequence[Sequence[Any]], right: Collection[int]) -> list[str]:
+    """A table as lines of text; the columns ``right`` are numbers, and end together."""
     cells = [[str(cell) for cell in row] for row in (head, *rows)]
     widths = [max(len(row[k]) for row in cells) for k in range(len(head))]
-    right = {2, 3, 4, 5}
     return [
         "    "
         + "  ".join(

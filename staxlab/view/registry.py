@@ -42,6 +42,7 @@ RENDERERS: dict[str, str] = {
     "FlowNetwork": "flow",
     "Flow": "flow",
     "Frontier": "frontier",
+    "MemoryTimeline": "memory",
     "LoopProgram": "loops",
     "LoopBody": "loops",
     "Schedule": "schedule",
