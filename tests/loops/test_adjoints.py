@@ -178,6 +178,8 @@ LIMITS = {
     "hardshrink": lambda g, x, limit: aten.hardshrink_backward(g, x, limit),
     "logit": lambda g, x, limit: aten.logit_backward(g, x, limit / 3) != 0,
     "softplus": lambda g, x, limit: aten.softplus_backward(g, x * 4, 1, limit * 4),
+    "hardshrink itself": lambda g, x, limit: F.hardshrink(x, limit),
+    "threshold itself": lambda g, x, limit: F.threshold(x, limit, 9.0),
 }
 
 
@@ -198,6 +200,8 @@ def test_thresholds_of_integers_and_of_values_not_rounded_yet():
     small = torch.full((16,), 6e-8, dtype=torch.float16)  # half of it is zero in float16, and not in float32
     native(lambda g, x: aten.threshold_backward(g, x * 0.25, 0), torch.ones_like(small), small)
     native(lambda g, x: aten.leaky_relu_backward(g, x * 0.25, 0.5, False), torch.ones_like(small), small)
+    native(lambda x: F.threshold(x * 0.25, 0.0, 9.0), small)
+    native(lambda x: F.hardshrink(x + 3e-4, 1.0), torch.ones_like(small))
 
 
 @pytest.mark.parametrize("dim", [0, 1, -1])

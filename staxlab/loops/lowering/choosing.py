@@ -207,12 +207,6 @@ def mish(ops, constant, a):
     return ops.mul(a, ops.tanh(ops.log1p(ops.exp(a))))
 
 
-@activation("hardshrink")
-def hardshrink(ops, constant, a, limit=0.5):
-    inside = ops.logical_and(ops.ge(a, constant(-limit)), ops.le(a, constant(limit)))
-    return ops.where(inside, constant(0.0), a)
-
-
 @activation("softshrink")
 def softshrink(ops, constant, a, limit=0.5):
     inside = ops.mul(a, constant(0.0))  # keeps NaN
@@ -241,6 +235,19 @@ def lower_threshold(call: Call, x: TensorValue, limit: Number, value: Number) ->
     def function(ops, a):
         dtype = ops.dtype_of(a)
         return ops.where(ops.le(a, ops.constant(limit, dtype)), ops.constant(value, dtype), a)
+
+    return call.pointwise(function, *call.rounded(x))
+
+
+@lowering("hardshrink")
+def lower_hardshrink(call: Call, x: TensorValue, limit: Number = 0.5) -> TensorValue:
+    """It jumps at a limit that eager execution rounds to the tensor's dtype."""
+    x, limit = call.rounded(x, limit)
+
+    def function(ops, a):
+        dtype = ops.dtype_of(a)
+        inside = ops.logical_and(ops.ge(a, ops.constant(-limit, dtype)), ops.le(a, ops.constant(limit, dtype)))
+        return ops.where(inside, ops.constant(0.0, dtype), a)
 
     return call.pointwise(function, x)
 
