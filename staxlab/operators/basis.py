@@ -25,6 +25,9 @@ _HIDDEN_WRITES = {
 }
 
 
+# cuDNN's batch norm. Its rules say the same by the operator that is known here, and its schema hides what it writes.
+LIBRARY_NORMS = frozenset({torch.ops.aten.cudnn_batch_norm.default, torch.ops.aten.cudnn_batch_norm_backward.default})
+
 # Operators whose third argument asks for singular or eigenvectors as well, and functions that need none. Those leave
 # them out in eager execution, but not when a dispatch mode looks on: then they ask for what a derivative would need.
 # The values alone come from another routine, which rounds differently.

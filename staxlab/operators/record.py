@@ -32,6 +32,7 @@ from ..capture.values import call_with_autocast
 from ..options import Options
 from ..provenance import NO_ORIGINS, Origins, SourceLocation
 from .basis import (
+    LIBRARY_NORMS,
     SPECTRA,
     VECTORS_TOO,
     complete_arguments,
@@ -234,6 +235,9 @@ class Recorder(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict[str, Any] | None = None) -> Any:
         kwargs = kwargs or {}
+        if func in LIBRARY_NORMS:
+            with self:
+                return decomposition_of(func)(*args, **kwargs)
         if func in VECTORS_TOO and self.captured is not None:
             if self.captured.target_name().rpartition(".")[2] in SPECTRA:
                 args = (*complete_arguments(func, args, kwargs)[0][:2], False)

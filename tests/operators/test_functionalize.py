@@ -331,3 +331,20 @@ def test_two_conjugations_are_none():
         compiled(torch.randn(4, 6, dtype=torch.complex64))
     # Kernels have a conjugation as a copy, but one that is undone is not returned as pending.
     assert "pending" not in str(compiled.versions[0].compilation.fallback_reason)
+
+
+def test_cudnn_batch_norm_is_the_batch_norm_that_is_known_here():
+    """It runs on GPUs only; that it is recorded as another operator can be seen anywhere."""
+    x, weight, mean = torch.randn(4, 3), torch.rand(3), torch.zeros(3)
+    variance = torch.ones(3)
+
+    def function(x, weight, mean, variance):
+        return torch.ops.aten.cudnn_batch_norm(x, weight, weight, mean, variance, True, 0.1, 1e-5)[:3]
+
+    tensors = [t.clone() for t in (x, weight, mean, variance)]
+    operators = operators_of(function, *tensors)
+    assert operators.is_pure and len(operators.write_backs) == 2
+    assert all("cudnn" not in str(node.target) for node in operators.graph)
+    found = operators.module(*tensors)
+    expected = torch.ops.aten.native_batch_norm(x, weight, weight, mean, variance, True, 0.1, 1e-5)
+    torch.testing.assert_close((*found, *tensors[2:]), (*expected, mean, variance))
