@@ -118,7 +118,16 @@ def route(outer: Window, inner: Window) -> tuple[ViewStep, ...] | None:
         return (ViewStep(aten.alias.default, ()),)
     if not _nested(outer) or inner.numel == 0:
         return None
-    return _by_dimensions(outer, inner, offset) or _by_position(outer, inner, offset)
+    steps = _by_dimensions(outer, inner, offset) or _by_position(outer, inner, offset)
+    if steps is None:
+        return None
+    found = torch.empty_strided(outer.shape, outer.stride, device="meta")
+    for step in steps:
+        found = step(found)
+    if found.stride() == inner.stride:
+        return steps
+    # Dimensions of one element may have any stride, which results of operators take over.
+    return (*steps, ViewStep(aten.as_strided.default, (list(inner.shape), list(inner.stride))))
 
 
 def _by_dimensions(outer: Window, inner: Window, offset: int) -> tuple[ViewStep, ...] | None:
