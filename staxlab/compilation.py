@@ -232,10 +232,19 @@ class Compilation:
             parts.append(f"FALLBACK, runs operator by operator: {self.fallback_reason}")
             if self.fallback_remedy:
                 parts.append(f"  remedy: {self.fallback_remedy}")
+        parts += self._stage_texts()
+        if self.backward is not None:
+            kept = f"{self.partition.saved_bytes:,} bytes are kept for it"
+            parts.append(f"=== The backward half, compiled by itself (Section 5.6); {kept}")
+            parts += self.backward._stage_texts()
+        elif self.partition is not None and not self.fallback:
+            parts.append("=== The backward half is compiled when it is first needed (Section 5.6)")
+        return "\n".join(parts)
+
+    def _stage_texts(self) -> Iterator[str]:
         for stage, record in self.stages():
             seconds = self.timings.get(stage.name, 0.0)
-            parts.append(f"--- {stage.title} ({stage.section}, {seconds * 1e3:.1f} ms)\n{record}")
-        return "\n".join(parts)
+            yield f"--- {stage.title} ({stage.section}, {seconds * 1e3:.1f} ms)\n{record}"
 
     def __str__(self) -> str:
         return self.format()

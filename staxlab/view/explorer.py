@@ -5,6 +5,10 @@ the user's line to the kernel's. The same elements are tabs where a script may r
 nbconvert, a file of ours) and plain ``<details>`` where it may not. A bundle with both a widget and HTML would show the
 widget only, and a blank where a page was saved without the widget's state; so the bundle carries the HTML, and
 ``compilation.stepper()`` gives the widget (module ``stepper``), whose point is that it draws a stage when asked for it.
+
+A compilation that trains is shown whole: what both halves share (captured graph, joint graph, partition), the stages of
+the forward half, then those of the backward half. Their origins are ids of the same captured graph, so a line of the
+user's leads to the kernels of both.
 """
 
 from __future__ import annotations
@@ -13,6 +17,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
+from ..compilation import STAGES
 from ..errors import StaxError
 from .assembly import KINDS, assembly_markup
 from .decisions import decisions_table
@@ -20,8 +25,10 @@ from .document import Pane, View
 from .markup import Html, element, join
 from .provenance import node_names
 from .registry import panes_of, plain_text
+from .schedule import byte_text
 from .timings import duration_text, timings_pane
 
+BACKWARD = "backward-"  # before the key of a stage of the backward half
 FIRST = ("capture", "kernels")  # what stands beside each other at the start: where it begins and what became of it
 # Making machine code takes time (a GPU kernel of a thousand lines takes half a minute to compile), and a notebook shows
 # an object at once or it is no use. So an output includes as many kernels as fit these limits, counted in lines of
@@ -61,17 +68,21 @@ def with_other_targets(compilation: Any, others: Iterable[Any], full: bool = Fal
     One loop program becomes C++ for one machine and Triton for another; here both hang on the same source lines.
     Raises ValueError where the captured graphs differ.
     """
-    whole = view(compilation, full)
-    panes = list(whole.panes)
-    last = max(k for k, pane in enumerate(panes) if pane.key in ("schedule", "kernels", "asm", "ptx", "sass"))
+    others = list(others)
     for other in others:
         if not same_captured_graph(compilation, other):
             raise ValueError(f"{other.name} for {other.target} was captured as another graph")
-        inner = [*panes_of(other.kernels, full=full).panes, *assembly_panes(other, full)]
-        for pane in inner:
-            last += 1
-            title = f"{pane.title} ({other.target})"
-            panes.insert(last, replace(pane, key=f"{pane.key}-{other.target}", title=title))
+    whole = view(compilation, full)
+    panes = list(whole.panes)
+    for prefix, half_of in (("", lambda one: one), (BACKWARD, lambda one: one.backward)):
+        wanted = {f"{prefix}{key}" for key in ("schedule", "kernels", "asm", "ptx", "sass")}
+        last = max((k for k, pane in enumerate(panes) if pane.key in wanted), default=None)
+        halves = [(other.target, half_of(other)) for other in others if half_of(other) is not None]
+        for target, half in halves if last is not None else ():
+            for pane in (*panes_of(half.kernels, full=full).panes, *assembly_panes(half, full)):
+                last += 1
+                key, title = f"{prefix}{pane.key}-{target}", f"{pane.title} ({target})"
+                panes.insert(last, replace(pane, key=key, title=f"Backward: {title}" if prefix else title))
     return replace(whole, panes=tuple(panes))
 
 
@@ -80,23 +91,51 @@ def parts(
 ) -> Iterator[tuple[str, Callable[[], View]]]:
     """(title, function that draws it) in order. The stepper calls the function when its stage is asked for, so it can
     afford ``all_machine_code``."""
+    for title, make in _stages(compilation, full, all_machine_code):
+        yield title, make
+    if compilation.backward is not None:
+        for title, make in _stages(compilation.backward, full, all_machine_code):
+            yield f"Backward: {title}", lambda make=make: _renamed(make(), "Backward", BACKWARD)
+    for title, make in about(compilation):
+        yield title, lambda make=make: View("about", tuple(make()))
+
+
+def _stages(compilation: Any, full: bool, all_machine_code: bool) -> Iterator[tuple[str, Callable[[], View]]]:
+    """The stages of a compilation without those of its backward half."""
     for stage, record in compilation.stages():
         if stage.name == "artifact":
             continue
+        title = stage_title(compilation, stage)
         if stage.name == "transforms":
-            yield stage.title, lambda record=record: _one_pane(record, full)
+            yield title, lambda record=record: _one_pane(record, full)
             continue
         if stage.name == "partition":
-            yield stage.title, lambda record=record: _without_forward(record, full)
+            yield title, lambda record=record: _division(record, full, compilation.backward is not None)
             continue
-        yield stage.title, lambda record=record: panes_of(record, full=full)
+        whose = title.removesuffix(stage.title).rstrip(": ")
+        yield title, lambda record=record, whose=whose: _renamed(panes_of(record, full=full), whose)
         if stage.name == "kernels" and any(kernel.language != "extern" for kernel in record):
             yield (
-                "Machine code",
-                lambda: View("machine code", tuple(assembly_panes(compilation, full or all_machine_code))),
+                f"{whose}: Machine code" if whose else "Machine code",
+                lambda whose=whose: _renamed(
+                    View("machine code", tuple(assembly_panes(compilation, full or all_machine_code))), whose
+                ),
             )
-    for title, make in about(compilation):
-        yield title, lambda make=make: View("about", tuple(make()))
+
+
+def stage_title(compilation: Any, stage: Any) -> str:
+    """What a stage is called: from the operator graph on, a region that is differentiated has every stage twice."""
+    names = [known.name for known in STAGES]
+    is_half = names.index(stage.name) >= names.index("operators")
+    return f"Forward: {stage.title}" if compilation.partition is not None and is_half else stage.title
+
+
+def _renamed(view: View, whose: str, prefix: str = "") -> View:
+    """The view with panes that say which half they belong to."""
+    if not whose:
+        return view
+    panes = (replace(pane, key=f"{prefix}{pane.key}", title=f"{whose}: {pane.title}") for pane in view.panes)
+    return replace(view, panes=tuple(panes))
 
 
 def _one_pane(log: Any, full: bool) -> View:
@@ -106,10 +145,11 @@ def _one_pane(log: Any, full: bool) -> View:
     return View("graph transformation", (pane(log, full),), names=node_names(log.initial.graph))
 
 
-def _without_forward(partition: Any, full: bool) -> View:
-    """The partition without the graph that the following stages show."""
+def _division(partition: Any, full: bool, has_backward: bool) -> View:
+    """The partition without the graphs that the following stages show."""
     whole = panes_of(partition, full=full)
-    return replace(whole, panes=tuple(pane for pane in whole.panes if pane.key != "forward"))
+    shown = {"forward", "backward"} if has_backward else {"forward"}
+    return replace(whole, panes=tuple(pane for pane in whole.panes if pane.key not in shown))
 
 
 def headline(compilation: Any) -> Html:
@@ -117,11 +157,20 @@ def headline(compilation: Any) -> Html:
     facts = [f"for {compilation.target}"]
     if compilation.device.kind == "cpu":
         facts[0] += f" ({compilation.device.instruction_set}, {compilation.device.threads} threads)"
-    kernels = compilation.kernels
-    if kernels is not None:
-        facts.append(f"{len(kernels)} kernel{'' if len(kernels) == 1 else 's'}")
-    if compilation.timings:
-        facts.append(f"compiled in {duration_text(sum(compilation.timings.values()))}")
+    halves = [compilation] + ([compilation.backward] if compilation.backward is not None else [])
+    counts = [len(half.kernels) for half in halves if half.kernels is not None]
+    if counts:
+        facts.append(f"{counts[0]} kernel{'' if counts[0] == 1 else 's'}")
+    if len(counts) > 1:
+        facts[-1] += f" forward, {counts[1]} backward"
+    if compilation.partition is not None:
+        partition = compilation.partition
+        facts.append(f"{byte_text(partition.saved_bytes)} kept for the backward pass ({partition.plan})")
+        if compilation.backward is None and not compilation.fallback:
+            facts.append("the backward half is compiled when it is first needed")
+    seconds = sum(sum(half.timings.values()) for half in halves)
+    if seconds:
+        facts.append(f"compiled in {duration_text(seconds)}")
     name = element("strong", compilation.name, class_="sx-title")
     parts = [element("div", name, " ", element("span", " · ".join(facts), class_="sx-muted"), class_="sx-headline")]
     if compilation.fallback_reason:
@@ -175,23 +224,43 @@ def _within_limits(kernels: list[Any], kind: str) -> list[Any]:
 
 def about(compilation: Any) -> Iterator[tuple[str, Callable[[], list[Pane]]]]:
     """What concerns the compilation as a whole: (title, function that draws it)."""
-    from ..pipeline import STAGES
-
+    halves = {"": compilation}
+    if compilation.backward is not None:
+        halves = {"Forward": compilation, "Backward": compilation.backward}
     if compilation.key is not None or compilation.guards:
         from .specialization import specialization_pane
 
         yield "Key", lambda: [specialization_pane(compilation.key, compilation.guards)]
-    decisions = compilation.decisions
-    if decisions:
-        table = decisions_table(decisions, "Every decision, in the order it was taken")
-        count = f"{len(decisions)} decision{'' if len(decisions) == 1 else 's'}"
-        yield "Why?", lambda: [Pane("decisions", "Why?", table, count, plain_text(decisions))]
-    if compilation.operators is not None and compilation.schedule is not None:
+    decided = {whose: half.decisions for whose, half in halves.items() if half.decisions}
+    if decided:
+        yield "Why?", lambda: [_together({whose: _decisions_pane(taken) for whose, taken in decided.items()})]
+    if compilation.partition is not None and not compilation.fallback:
+        yield "Memory over time", lambda: list(panes_of(compilation.memory()).panes)
+    counted = {w: half for w, half in halves.items() if half.operators is not None and half.schedule is not None}
+    if counted:
         from .traffic import panes
 
-        yield "Traffic", lambda: panes(compilation.traffic)
-    if compilation.timings:
-        yield "Timings", lambda: [timings_pane(compilation.timings, STAGES)]
+        yield "Traffic", lambda: [_together({whose: panes(half.traffic)[0] for whose, half in counted.items()})]
+    timed = {whose: half.timings for whose, half in halves.items() if half.timings}
+    if timed:
+        yield "Timings", lambda: [_together({w: timings_pane(seconds, STAGES) for w, seconds in timed.items()})]
+
+
+def _decisions_pane(decisions: Any) -> Pane:
+    table = decisions_table(decisions, "Every decision, in the order it was taken")
+    count = f"{len(decisions)} decision{'' if len(decisions) == 1 else 's'}"
+    return Pane("decisions", "Why?", table, count, plain_text(decisions))
+
+
+def _together(panes: dict[str, Pane]) -> Pane:
+    """The same pane of both halves as one, each below its heading; the only one as it is."""
+    first = next(iter(panes.values()))
+    if len(panes) == 1:
+        return first
+    body = join(part for whose, pane in panes.items() for part in (element("p", element("strong", whose)), pane.body))
+    summary = "; ".join(f"{whose.lower()}: {pane.summary}" for whose, pane in panes.items())
+    plain = "\n\n".join(f"{whose}\n{pane.plain}" for whose, pane in panes.items())
+    return replace(first, body=body, summary=summary, plain=plain)
 
 
 def stepper(compilation: Any) -> Any:

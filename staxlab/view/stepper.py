@@ -15,7 +15,7 @@ from typing import Any
 
 from ..errors import MissingDependencyError
 from .document import View, pane_markup, scripts, styles
-from .explorer import FIRST, headline, parts
+from .explorer import FIRST, headline, parts, stage_title
 from .markup import Html, element, join
 from .provenance import names_attribute, node_names
 
@@ -38,7 +38,7 @@ class Stages:
 
     def position_of(self, name: str) -> int | None:
         """The position of the stage called ``name`` in the pipeline, if it ran."""
-        ran = [stage.title for stage, _ in self.compilation.stages() if stage.name == name]
+        ran = [stage_title(self.compilation, stage) for stage, _ in self.compilation.stages() if stage.name == name]
         return self.titles.index(ran[0]) if ran and ran[0] in self.titles else None
 
 

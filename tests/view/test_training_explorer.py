@@ -1,0 +1,134 @@
+"""A training compilation, shown whole: what both halves share, then the stages of each, linked by the same origins."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import staxlab
+from staxlab import view
+from staxlab.view.explorer import parts, with_other_targets
+from staxlab.view.stepper import Stages
+from tests.view.reading import read, references
+
+SHARED = ["capture", "transforms", "joint", "partition", "flow"]
+HALF = ["operators", "loops", "schedule", "kernels", "asm", "wrapper"]
+ABOUT = ["key", "decisions", "memory", "traffic", "timings"]
+
+
+def f(x, w):
+    h = x @ w
+    return F.gelu(h).sum()
+
+
+def arguments():
+    return torch.randn(32, 64), torch.randn(64, 64, requires_grad=True)
+
+
+@pytest.fixture(scope="module")
+def compilation():
+    return staxlab.explain(f, *arguments())
+
+
+@pytest.fixture(scope="module")
+def tree(compilation):
+    return read(view.html(compilation))
+
+
+def stages(tree):
+    return {e.attributes["data-stage"]: e for e in tree.walk() if "data-stage" in e.attributes}
+
+
+def test_every_stage_of_both_halves_stands_in_order(tree, compilation):
+    shown = stages(tree)
+    assert list(shown) == [*SHARED, *HALF, *(f"backward-{key}" for key in HALF), *ABOUT]
+    for key in HALF:
+        assert shown[key].attributes["data-title"].startswith("Forward: ")
+        assert shown[f"backward-{key}"].attributes["data-title"].startswith("Backward: ")
+    for key in (*SHARED, *ABOUT):
+        assert "ward" not in shown[key].attributes["data-title"]
+    assert references(view.html(compilation)) == [] and "drawing failed" not in tree.text
+    ids = [e.attributes["id"] for e in tree.walk() if "id" in e.attributes]
+    assert len(ids) == len(set(ids))
+
+
+def test_a_node_leads_to_the_kernels_of_both_halves(tree, compilation):
+    gelu = str(compilation.graph.find("gelu").id)
+    linked = {
+        key
+        for key, stage in stages(tree).items()
+        if any(gelu in e.attributes.get("data-origins", "").split(" ") for e in stage.walk())
+    }
+    expected = {"capture", "joint", "partition", "flow", *HALF, *(f"backward-{key}" for key in HALF), "memory"}
+    assert linked >= expected, expected - linked
+    known = {node.id for node in compilation.graph}
+    for element in tree.walk():
+        assert {int(part) for part in element.attributes.get("data-origins", "").split()} <= known
+
+
+def test_the_headline_says_what_each_half_has_and_what_is_kept(tree):
+    (head,) = tree.find(class_="sx-headline")
+    assert "1 kernel" not in head.text or "forward" in head.text
+    assert "forward, 2 backward" in head.text and "8 KiB kept for the backward pass (min cut)" in head.text
+
+
+def test_what_concerns_all_is_there_for_both_halves(tree, compilation):
+    shown = stages(tree)
+    for key in ("decisions", "traffic", "timings"):
+        assert "Forward" in shown[key].text and "Backward" in shown[key].text
+    for kernel in (*compilation.kernels, *compilation.backward.kernels):
+        assert kernel.name in shown["traffic"].text
+
+
+def test_the_text_has_both_halves(compilation):
+    text = str(compilation)
+    before, _, after = text.partition("=== The backward half, compiled by itself (Section 5.6); 8,192 bytes")
+    for half, part in ((before, compilation), (after, compilation.backward)):
+        for stage, record in part.stages():
+            assert f"--- {stage.title} (" in half and str(record) in half
+    assert "erf" in after and "[BW]" in before
+
+
+def test_the_stepper_steps_through_both_halves(compilation):
+    found = Stages(compilation)
+    assert found.titles == [title for title, _ in parts(compilation)]
+    assert found.titles[found.position_of("kernels")] == "Forward: Kernels"
+    assert found.titles[found.position_of("joint")] == "Joint graph"
+    markup = found.markup(found.titles.index("Backward: Kernels"))
+    assert compilation.backward.kernels[0].name in markup and "backward-kernels" in markup
+
+
+def test_a_backward_half_that_is_not_compiled_yet_is_announced():
+    compiled = staxlab.compile(f)
+    loss = compiled(*arguments())
+    compilation = compiled.versions[0].compilation
+    assert compilation.backward is None
+    assert "is compiled when it is first needed" in str(compilation) and "first needed" in view.html(compilation)
+    shown = stages(read(view.html(compilation)))
+    assert "backward" in shown and "backward-kernels" not in shown, "the graph is known already"
+    loss.backward()
+    assert "backward-kernels" in stages(read(view.html(compilation)))
+
+
+def test_without_gradients_nothing_is_called_forward():
+    with torch.no_grad():
+        compilation = staxlab.explain(f, *arguments())
+    titles = [title for title, _ in parts(compilation)]
+    assert not [title for title in titles if "ward" in title or "Memory" in title] and "Kernels" in titles
+    assert "backward" not in str(compilation).lower()
+
+
+def test_other_targets_stand_behind_both_halves(compilation):
+    other = staxlab.explain(f, *arguments(), target="sm_90")
+    keys = [pane.key for pane in with_other_targets(compilation, [other]).panes]
+    for prefix in ("", "backward-"):
+        assert f"{prefix}kernels-sm_90" in keys
+        assert keys.index(f"{prefix}kernels-sm_90") == keys.index(f"{prefix}asm") + 1
+
+
+def test_a_page_has_all_of_it(compilation, tmp_path):
+    compilation.write_html(tmp_path / "page.html")
+    assert {*SHARED, *HALF, *(f"backward-{key}" for key in HALF)} <= set(
+        stages(read((tmp_path / "page.html").read_text()))
+    )
