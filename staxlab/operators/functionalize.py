@@ -95,6 +95,7 @@ class Functionalizer:
         self.table = recorder.table
         self.active = False  # whether any memory has been written yet
         self.counts: dict[Node, int] = {}  # writes into an input, as its version counter shows them
+        self.inputs: list[Memory] = []  # what belongs to the caller
 
     def present(self, structure: Any, *, only_read: bool = False) -> Any:
         """The arguments with out-of-date tensors replaced by their values as of now. ``only_read`` says that the call
@@ -329,9 +330,12 @@ class Functionalizer:
         return (*known.chain, step), plain
 
     def protect(self, memory: Memory, why: str, kind: str) -> None:
-        """Let nothing be written into ``memory`` from now on. NotCovered if something has been."""
-        memory.protected = memory.protected or (kind, why)
-        if memory.version > 0:
+        """Let nothing be written into ``memory`` from now on. NotCovered if something has been. Beyond the elements of
+        an input may lie those of another one, in this call or in a later one: inputs are protected together."""
+        together = [memory] if memory.home is None else [*dict.fromkeys((memory, *self.inputs))]
+        for each in together:
+            each.protected = each.protected or (kind, why)
+        if any(each.version > 0 for each in together):
             raise NotCovered(f"it looks at {why}, after a write", kind)
 
     def share(self, inputs: Sequence[Tensor]) -> None:
@@ -356,6 +360,7 @@ class Functionalizer:
             else:
                 for entry in entries:
                     entry.memory.protected = ("shared-input", "memory that several inputs share in part")
+        self.inputs = [self.table.get(tensor).memory for tensor in inputs]
 
 
 @dataclass(frozen=True)
@@ -371,7 +376,7 @@ class Way:
 # Operators that give all elements one value.
 UNIFORM = frozenset({aten.fill_.Scalar, aten.fill_.Tensor, aten.zero_.default})
 
-# Operators that write, running statistics namely, and raise no version counter.
+# Operators that write (running statistics) and raise no version counter.
 _UNCOUNTED = frozenset({aten._native_batch_norm_legit.default, aten._batch_norm_with_update.default})
 
 # View operators that may show an element twice.

@@ -298,6 +298,12 @@ REFUSED = {
         lambda x: (lambda w: (x.add_(1), w * 2)[1])(x.as_strided((2,), (1,), 4)), lambda: (with_offset(),), "outside"),
     "from there, made after": (
         lambda x: (x.add_(1), x.as_strided((2,), (1,), 4) * 2)[1], lambda: (with_offset(),), "outside"),
+    "through another input's end": (
+        lambda a, b: (lambda w: (b.add_(1), w * 2)[1])(a.as_strided((4,), (1,))),
+        lambda: (lambda x: (x[:2], x[2:]))(torch.arange(4.0)), "outside"),
+    "through another input's end, afterwards": (
+        lambda a, b: (b.add_(1), a.as_strided((4,), (1,)) * 2)[1],
+        lambda: (lambda x: (x[:2], x[2:]))(torch.arange(4.0)), "outside"),
     "twice": (lambda x: torch._foreach_add_([x, x[0]], 1), lambda: (numbers(),), "written-twice"),
     "inputs that overlap in part": (
         written_in_part, lambda: (lambda x: (x[:3], x[1:]))(numbers()), "shared-input"),
