@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
@@ -120,7 +120,7 @@ class Candidate:
 
     place: Expr
     tests: tuple[tuple[Expr, int, int], ...] = ()
-    details: tuple[Expr, ...] = field(default=())
+    width: Expr | None = None  # of an adaptive pool's window, which varies
 
 
 Candidates = Callable[[Expr], list[Candidate]]
@@ -305,7 +305,7 @@ def _adaptive(extent: int, count: int) -> Candidates:
 
     def candidate(place: Expr, tests: tuple) -> Candidate:
         width = -((-(place + 1) * extent) // count) - (place * extent) // count
-        return Candidate(place, tests, (width,))
+        return Candidate(place, tests, width)
 
     def find(i: Expr) -> list[Candidate]:
         first = (i * count) // extent
@@ -326,7 +326,7 @@ def lower_adaptive_avg_pool_backward(call: Call, gradient: TensorValue, x: Tenso
         value = gradient.load(ops, place)
         for c, n, m in zip(chosen, extents, counts, strict=True):
             whole = n % m == 0
-            width = ops.constant(n // m, dtype) if whole else ops.index_value(c.details[0], dtype)
+            width = ops.constant(n // m, dtype) if whole else ops.index_value(c.width, dtype)
             value = ops.truediv(value, width)
         return value
 
