@@ -103,7 +103,7 @@ def differentiate(
     if not steps:
         raise ChainError("a chain of no functions has no gradient", remedy="give at least one")
     if order is None:
-        order = binomial(len(steps), min(slots or len(steps), len(steps)))
+        order = binomial(len(steps), len(steps) if slots is None else min(slots, len(steps)))
     limit = order.slots if isinstance(order, Reversal) else slots
     moves = order.moves if isinstance(order, Reversal) else tuple(order)
     name = order.name if isinstance(order, Reversal) else "reversal order"
@@ -139,7 +139,7 @@ class _Execution:
     whose backward step is still to come."""
 
     def __init__(self, steps: Sequence[Step], x: Tensor, gradient: Tensor | None):
-        self.steps, self.adjoint, self.output = steps, gradient, None
+        self.steps, self.x, self.adjoint, self.output = steps, x, gradient, None
         self.devices = sorted(_cuda_devices(steps, x), key=str)
         self.at_hand = _State(x.detach(), x.requires_grad, _Generators(self.devices))
         self.position = 0
@@ -170,8 +170,10 @@ class _Execution:
         finally:
             self.frontier.restore()
         assert self.output is not None
+        # A chain that is cut leaves what other steps have contributed.
+        from_input = self.adjoint if self.adjoint is not None else self.totals.pop(self.x, None)
         return ChainGradients(
-            self.output, self.adjoint, tuple(self.totals.items()), reversal, self.peak_states, self.peak_bytes,
+            self.output, from_input, tuple(self.totals.items()), reversal, self.peak_states, self.peak_bytes,
             self.forward_evaluations,
         )  # fmt: skip
 
@@ -206,11 +208,10 @@ class _Execution:
         if self.caches_casts:
             torch.clear_autocast_cache()  # a cast weight belongs to the tape of one step
         leaf = state.tensor.detach().requires_grad_(state.has_gradient)
+        if step == 1 and self.x.is_leaf and self.x.requires_grad:
+            leaf = self.x  # itself: its contributions from here and from steps that read it too have one order
         with torch.enable_grad():
-            copy = leaf.clone()
-            # A tensor whose elements overlap in memory cannot be copied as it is; nor can it be written into.
-            given = copy if copy.stride() == leaf.stride() else leaf.view_as(leaf)
-            result = function(given)
+            result = function(leaf if leaf is self.x else _writable(leaf))
         if not isinstance(result, Tensor):
             raise ChainError(
                 f"step {step} returned {type(result).__name__} and not a tensor",
@@ -236,7 +237,7 @@ class _Execution:
             self.adjoint = None
             return
         leaves = list(_leaves(result, leaf, before, step))
-        known = [parameter for parameter in leaves if parameter in self.totals]
+        known = [tensor for tensor in (leaf, *leaves) if tensor in self.totals]
         if known and self.caches_casts:
             raise ChainError(
                 f"step {step} shares a parameter with a later step, and autocast keeps its casts: eager adds up the "
@@ -245,7 +246,7 @@ class _Execution:
             )
         wanted = ([leaf] if leaf.requires_grad else []) + leaves
         found = torch.autograd.grad(
-            [result, *known], wanted, [self.adjoint, *(self.totals[parameter] for parameter in known)],
+            [result, *known], wanted, [self.adjoint, *(self.totals.pop(tensor) for tensor in known)],
             allow_unused=True,
         )  # fmt: skip
         gradients = iter(found)
@@ -268,6 +269,13 @@ class _Execution:
                 remedy="pass gradient=..., or let the last function return a loss",
             )
         return torch.ones_like(result)
+
+
+def _writable(leaf: Tensor) -> Tensor:
+    """A copy of a state that a step may write into, as it may into eager's."""
+    copy = leaf.clone()
+    # A tensor whose elements overlap in memory has no copy of the same layout; nor can it be written into.
+    return copy if copy.stride() == leaf.stride() else leaf.view_as(leaf)
 
 
 class _Buffers:
@@ -299,7 +307,8 @@ class _Buffers:
 
 def _cuda_devices(steps: Sequence[Step], x: Tensor) -> set[torch.device]:
     tensors = [x, *(p for step in steps if isinstance(step, nn.Module) for p in step.parameters())]
-    return {tensor.device for tensor in tensors if tensor.device.type == "cuda"}
+    found = {tensor.device for tensor in tensors if tensor.device.type == "cuda"}
+    return found | ({torch.device("cuda", torch.cuda.current_device())} if torch.cuda.is_initialized() else set())
 
 
 def _sequence_number() -> int:
@@ -314,7 +323,7 @@ def _leaves(result: Tensor, leaf: Tensor, before: int, step: int) -> Iterator[Te
     """The leaf tensors other than ``leaf`` that ``result`` was computed from, in a fixed order."""
     pending = [result.grad_fn] if result.grad_fn is not None else []
     seen = set(pending)
-    if result.grad_fn is None and result.requires_grad:
+    if result.grad_fn is None and result.requires_grad and result is not leaf:
         yield _without_hooks(result, step)
     while pending:
         node = pending.pop()

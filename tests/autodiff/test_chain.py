@@ -167,6 +167,31 @@ def test_an_input_of_whole_numbers_has_no_gradient_and_parameters_have():
     assert found.of(torch.ones(1)) is None
 
 
+@pytest.mark.parametrize("slots", [1, 2, 4])
+@pytest.mark.parametrize("cut", [False, True])
+def test_steps_may_read_the_input_of_the_chain_again(slots, cut):
+    x = torch.randn(6, requires_grad=True)
+    steps = [
+        lambda z: z.sin() + 0.3 * x + z * x, torch.exp, lambda z: z.detach() if cut else z, lambda z: z * x + x.cos(),
+        torch.tanh, lambda z: (z * x).sum(),
+    ]  # fmt: skip
+    found = differentiate(steps, x, slots=slots)
+    z = x
+    for step in steps:
+        z = step(z)
+    z.backward()
+    assert torch.equal(found.input_gradient, x.grad) and found.gradients == ()
+
+
+@pytest.mark.parametrize("step", [nn.Identity(), nn.Flatten(), lambda x: x])
+def test_a_step_that_does_nothing(step):
+    x = torch.ones(2, 3, requires_grad=True)
+    found = differentiate([step, torch.exp, step, torch.sum], x, slots=2)
+    assert torch.equal(found.input_gradient, x.detach().exp()) and found.gradients == ()
+    only = differentiate([step], x, gradient=2 * torch.ones(2, 3))
+    assert torch.equal(only.input_gradient, 2 * torch.ones(2, 3)) and only.gradients == ()
+
+
 def test_a_chain_that_is_cut_gives_what_eager_gives():
     line, other = nn.Linear(3, 3), nn.Linear(3, 1)
     steps = [line, torch.Tensor.detach, other, torch.sum]
