@@ -93,6 +93,8 @@ def outcome(op: Any, sample: Any) -> str:
     try:
         program = lower(operators, CPU, Options())
     except LoweringError as refusal:
+        if "pending conjugation" in str(refusal):
+            return "obstacle: conjugation"
         if "as a copy only" not in str(refusal):
             raise
         return "obstacle: aliasing"
