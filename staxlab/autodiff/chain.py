@@ -78,7 +78,7 @@ class ChainGradients:
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
         from ..view import mimebundle
 
-        return mimebundle(self.reversal)
+        return {**mimebundle(self.reversal), "text/plain": self.format()}
 
 
 def differentiate(

@@ -68,7 +68,8 @@ def test_an_order_that_broke_a_rule_draws_up_to_there():
 
 def test_gradients_of_a_chain_draw_their_order():
     found = differentiate([torch.sin, torch.sum], torch.ones(3, requires_grad=True), slots=1)
-    assert "1 slot; at most 1 in use" in found._repr_mimebundle_()["text/html"]
+    bundle = found._repr_mimebundle_()
+    assert "1 slot; at most 1 in use" in bundle["text/html"] and bundle["text/plain"] == str(found)
 
 
 @pytest.mark.parametrize("most", [1, 2, 7, 8, 9, 99, 1000, 12345])

@@ -91,7 +91,7 @@ PART_3 = r"""
 The backward pass of a compiled region is a program that was compiled in advance. Suppose it is called as it is, so that
 nothing is recorded while it runs. A gradient is computed with `create_graph=True` and then differentiated again.
 
-1. What does the second differentiation give? (It is tried, with a function of your kind.)
+1. What does the second differentiation give? (It is tried.)
 2. **By hand.** `hessian_vector(f, v)` gets a straight-line program `f` with one output
    (`staxlab.autodiff.straightline.Program`) and a list `v` of as many numbers as it has inputs. It returns a program
    with the same inputs whose outputs are $Hv$, with $H$ the Hessian of `f`. In `staxlab.autodiff.sweeps` there are
