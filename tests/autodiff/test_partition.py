@@ -404,6 +404,38 @@ def test_a_sum_with_something_undefined_is_the_other_summand():
     assert len(pruned.graph.calls) == 1
 
 
+def test_a_scaled_sum_is_its_first_summand_or_gets_zeros():
+    from types import SimpleNamespace
+
+    from staxlab.capture.graph import Graph
+    from staxlab.capture.module import GraphModule, Interpreter
+    from staxlab.operators.graph import OperatorGraph
+
+    graph = Graph()
+    small = TensorMeta.of(torch.empty(3))
+    tangents = [graph.placeholder(name, val=small) for name in ("t1", "t2")]
+    total = graph.call_function(torch.ops.aten.add.Tensor, tuple(tangents), {"alpha": 3}, val=small)
+    wide = TensorMeta.of(torch.empty(2, 3))
+    spread = graph.placeholder("t3", val=wide)
+    other = graph.call_function(torch.ops.aten.add.Tensor, (tangents[0], spread), {"alpha": 1}, val=wide)
+    graph.set_output((total, other))
+    backward = OperatorGraph(GraphModule(graph), (small, small, wide), memories=(total.name, other.name))
+    part = SimpleNamespace(joint=SimpleNamespace(tangents=(*tangents, spread)), backward=backward)
+    a, b, c = torch.randn(3), torch.randn(3), torch.randn(2, 3)
+
+    def run(undefined, *given):
+        pruned = prune_tangents(part, undefined)
+        return Interpreter(pruned.module).run(*given), pruned.memories
+
+    (first, second), memories = run({1}, a, c)
+    assert first is a and memories[0] == "t1" and torch.equal(second, a + c)
+    (first, second), memories = run({0}, b, c)
+    assert torch.equal(first, 3 * b) and second is c and memories == (total.name, "t3")
+    (first, second), memories = run({2}, a, b)  # the other summand is not as wide as the sum
+    assert torch.equal(first, torch.add(a, b, alpha=3)) and torch.equal(second, a.expand(2, 3))
+    assert run({0, 1, 2})[0] == (None, None)
+
+
 def test_other_operators_get_zeros():
     x = torch.randn(2, 4, requires_grad=True)
 

@@ -157,7 +157,7 @@ def test_the_cut_of_any_graph_is_the_cheapest_feasible_set(drawn):
     assert not any(value.source and value.node in part.recomputed for value in values)
 
 
-@settings(max_examples=100)
+@settings(max_examples=300)
 @given(graphs())
 def test_what_is_in_memory_anyway(drawn):
     joint, kind_of = drawn
