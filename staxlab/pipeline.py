@@ -20,8 +20,9 @@ from typing import Any
 
 import torch
 
-from .autodiff.runtime import TrainingRegion
+from .autodiff.runtime import TrainingRegion, every_operation_counts
 from .autodiff.second_order import gradient_program
+from .autodiff.split import prune_tangents
 from .capture.autograd import autograd_obstacle
 from .capture.module import GraphModule, Interpreter
 from .capture.values import memory_obstacle
@@ -30,6 +31,8 @@ from .errors import BuildError, FallbackWarning, LoweringError, MissingDependenc
 from .options import DeviceSpec, Options
 from .provenance import warn_user
 from .specialize.signature import is_pending
+
+_any_autocast = torch._C._is_any_autocast_enabled
 
 # -- the stages -------------------------------------------------------------------------------------------------------
 
@@ -304,26 +307,35 @@ def _executor(compilation: Compilation, warned: dict | None) -> Callable[[list[t
     forward = _half_executor(compilation)
     if compilation.partition is None or compilation.fallback or forward is None:
         return forward
+    second = _second_order(compilation, warned) if compilation.options.double_backward else None
     return TrainingRegion(
         compilation.joint,
         forward,
         compilation.partition.places,
         lambda undefined: compile_backward(compilation, undefined, warned).executor,
-        _second_order(compilation, warned) if compilation.options.double_backward else None,
+        lambda undefined: _flat(prune_tangents(compilation.partition, undefined).module),
+        second,
+        gradient_program(compilation.joint).reads if second else (),
     )
 
 
 def _second_order(compilation: Compilation, warned: dict | None) -> Callable[..., tuple[Any, ...]]:
     """The gradients of a region as a region of their own, traced and compiled when they are first differentiated, once
-    for each layout and choice of inputs that require grad."""
-    program = gradient_program(compilation.joint)
-    found: dict[Any, Compilation] = {}
+    for each layout, choice of inputs that require grad, and pattern of undefined upstream gradients."""
+    joint = compilation.joint
+    differentiable = [k for k, tangent in enumerate(joint.tangents) if tangent is not None]
+    found: dict[Any, tuple[Compilation, tuple[int, ...]]] = {}
 
-    def run(primals: Sequence[Any], drawn: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, ...]:
-        inputs = [*primals, *drawn, *tangents]
-        key = tuple((x.requires_grad, x.stride()) for x in inputs)
+    def run(values: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, ...]:
+        inputs = [*values, *(tangent for tangent in tangents if tangent is not None)]
+        undefined = frozenset(k for k, t in zip(differentiable, tangents, strict=True) if t is None)
+        if every_operation_counts(inputs):
+            program = gradient_program(joint, undefined)
+            return tuple(_spread(_flat(program.final)(inputs), program.places, len(joint.primals)))
+        key = (undefined, tuple((x.requires_grad, x.stride()) for x in inputs))
         if key not in found:
             name = f"{compilation.name}, gradient"
+            program = gradient_program(joint, undefined)
             region = Compilation(name, compilation.target, compilation.options, compilation.device)
             region.source, region.last = program.final, compilation.last
             region.sample, region.trains = inputs, True
@@ -333,8 +345,9 @@ def _second_order(compilation: Compilation, warned: dict | None) -> Callable[...
                 region.sample = None
             region.executor = _executor(region, warned)
             _warn_about_fallbacks(region, warned)
-            found[key] = region
-        return tuple(_spread(found[key].call(inputs), program.places, len(primals)))
+            found[key] = region, program.places
+        region, places = found[key]
+        return tuple(_spread(region.call(inputs), places, len(joint.primals)))
 
     return run
 
@@ -347,7 +360,7 @@ def compile_backward(
     ``undefined`` are the numbers of forward outputs to which no upstream gradient comes. That for none such is kept as
     ``compilation.backward``. Failures are treated as those of :func:`compile_region`.
     """
-    from .autodiff.split import only_gradients, prune_tangents
+    from .autodiff.split import only_gradients
 
     half = Compilation(f"{compilation.name}, backward", compilation.target, compilation.options, compilation.device)
     graph, places = only_gradients(prune_tangents(compilation.partition, undefined))
@@ -381,15 +394,49 @@ def _half_executor(compilation: Compilation) -> Callable[[list[torch.Tensor]], A
         call = compilation.artifact.call
         constants = _tensor_constants(compilation)
         run = (lambda inputs: call([*inputs, *constants])) if constants else call
-        return _counting(run, compilation.operators)
-    interpreted = compilation.options.backend != "stax" or compilation.fallback_reason
+        return _counting(_as_recorded(run, compilation) if _extern_buffers(compilation) else run, compilation.operators)
     if compilation.source is not None and compilation.fallback_reason:
-        return _flat(compilation.source)
-    if compilation.transforms is None or compilation.derivative:
-        return _counting(_flat(compilation.operators.module), compilation.operators) if interpreted else None
-    if compilation.options.backend == "eager" or compilation.fallback_reason:
-        return _flat(compilation.transforms.final)
-    return _counting(_flat(compilation.operators.module), compilation.operators) if interpreted else None
+        return _outside_autocast(_flat(compilation.source))
+    if compilation.transforms is not None and not compilation.derivative:
+        if compilation.options.backend == "eager" or compilation.fallback_reason:
+            return _flat(compilation.transforms.final)
+    if compilation.options.backend == "stax" and not compilation.fallback_reason:
+        return None  # compiled for a target that is not here
+    return _counting(_as_recorded(_flat(compilation.operators.module), compilation), compilation.operators)
+
+
+def _as_recorded(run: Callable[[list[torch.Tensor]], Any], compilation: Compilation) -> Callable[[list], Any]:
+    """``run`` in the modes that the graph of operators was recorded in, as far as PyTorch's routines look at them."""
+    run = _outside_autocast(run)
+    if not any(map(_keeps_for_backward, compilation.operators.graph.calls)):
+        return run
+
+    def recording(inputs: list[Any]) -> Any:
+        detached = [x.detach() if isinstance(x, torch.Tensor) and x.requires_grad else x for x in inputs]
+        with torch.enable_grad():
+            return run(detached)
+
+    return recording
+
+
+def _keeps_for_backward(node: Any) -> bool:
+    """Whether an operator of the graph delivers what only its adjoint reads, and that only where gradient recording is
+    on: oneDNN's recurrent layers and their workspace."""
+    is_recurrent = node.target is torch.ops.aten.mkldnn_rnn_layer.default
+    return is_recurrent and bool(getattr(node.val[3], "numel", 0))
+
+
+def _outside_autocast(run: Callable[[list[torch.Tensor]], Any]) -> Callable[[list[torch.Tensor]], Any]:
+    """``run`` with autocast off. A graph of operators has autocast's casts among its nodes. Applied once more, it would
+    also cast what the program computes where it is switched off, and what a backward pass computes."""
+
+    def outside(inputs: list[torch.Tensor]) -> Any:
+        if not _any_autocast():
+            return run(inputs)
+        with torch._C._DisableAutocast():
+            return run(inputs)
+
+    return outside
 
 
 def _counting(run: Callable[[list[torch.Tensor]], Any], operators: Any) -> Callable[[list[torch.Tensor]], Any]:
@@ -428,6 +475,13 @@ def _flat(module: GraphModule) -> Callable[[list[torch.Tensor]], tuple]:
     return run
 
 
+def _extern_buffers(compilation: Compilation) -> list[Any]:
+    """What PyTorch's own routines compute, library calls and fallbacks."""
+    from .loops.ir import ExternBuffer
+
+    return [buffer.data for buffer in compilation.loops.buffers if isinstance(buffer, ExternBuffer)]
+
+
 MOST_NAMED = 4  # operators that one warning names
 
 
@@ -435,9 +489,7 @@ def _warn_about_fallbacks(compilation: Compilation, warned: dict | None) -> None
     """One warning for the operators of a region that have no kernel: which, on what line, and why."""
     if compilation.kernels is None or compilation.fallback:
         return
-    from .loops.ir import ExternBuffer
-
-    externs = [buffer.data for buffer in compilation.loops.buffers if isinstance(buffer, ExternBuffer)]
+    externs = _extern_buffers(compilation)
     lines = dict.fromkeys(
         f"\n  {extern.cause}" + (f", at {extern.location}" if extern.location else "")
         for extern in externs

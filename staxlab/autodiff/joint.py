@@ -18,6 +18,7 @@ import torch
 from ..capture.graph import Node, TensorMeta, describe_value
 from ..capture.isolation import Versions
 from ..capture.module import GraphModule
+from ..errors import LoweringError
 from ..operators.basis import is_random
 from ..operators.graph import Obstacle
 from ..operators.record import Position, Recorder, run_node_by_node
@@ -53,12 +54,15 @@ class JointRecorder(Recorder):
     def __init__(self, module: GraphModule, basis: frozenset[torch._ops.OpOverload] | None):
         super().__init__(module, basis)
         self.in_backward = False
+        self.differentiably = False
         self.positions: dict[int, Position] = {}  # of the forward call with this autograd sequence number
         self.packed: dict[Node, None] = {}
         self.stale: list[Obstacle] = []
 
     def trace_joint(self, inputs: list[Any], *, keep_drawn: bool = False) -> JointGraph:
-        """Run forward and backward. ``keep_drawn`` makes random values outputs of the forward pass."""
+        """Run forward and backward. ``keep_drawn`` makes random values outputs of the forward pass, and has the engine
+        take the operators that can be differentiated in their turn (it has others for some adjoints)."""
+        self.differentiably = keep_drawn
         leaves = [_leaf(value) for value in inputs]
         self._trust_constants()
         self._define_inputs(leaves)
@@ -66,7 +70,7 @@ class JointRecorder(Recorder):
         primals = self.graph.placeholders
         with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(self._pack, self._unpack):
             with self:
-                returned = flatten(run_node_by_node(self, leaves))
+                returned = flatten(self._run_forward(leaves))
             versions.restore()
             outputs, results = self._results(returned, leaves)
             mark = self.graph.nodes[-1] if len(self.graph) else None
@@ -79,7 +83,7 @@ class JointRecorder(Recorder):
         output_nodes = (*(self.table.get(tensor).node for tensor in outputs), *drawn)
         self.position = Position()
         write_backs = self._write_back(leaves)
-        obstacles = self._written_inputs(leaves)
+        obstacles = self._written_inputs(leaves) + self._vectors_up_to_a_phase(backward, output_nodes)
         self.graph.set_output((output_nodes, tuple(gradients)))
         self._drop_aliases()
         self._remove_dead(write_backs)
@@ -105,13 +109,26 @@ class JointRecorder(Recorder):
 
     # -- forward ------------------------------------------------------------------------------------------------------
 
+    def _run_forward(self, leaves: list[Any]) -> Any:
+        try:
+            return run_node_by_node(self, leaves)
+        except RuntimeError as error:
+            if "a leaf Variable that requires grad is being used in an in-place operation" not in str(error):
+                raise
+            raise LoweringError(
+                "an input that requires grad is modified in place",
+                where=self.position.location,
+                remedy="write into a copy (.clone()), or where no gradient is needed under torch.no_grad()",
+            ) from error
+
     def _pack(self, tensor: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, int]:
         """Autograd keeps a value: the tensor that holds its contents now, the object itself and its version."""
         with torch.no_grad(), self:
             node = self.node_of(tensor)
         entry = self.table.get(tensor)
         value = tensor if entry is None or entry.value is None else entry.value
-        self.packed[node] = None
+        if not self.in_backward:
+            self.packed[node] = None
         return value, tensor, tensor._version
 
     def _unpack(self, packed: tuple[torch.Tensor, torch.Tensor, int]) -> torch.Tensor:
@@ -207,8 +224,12 @@ class JointRecorder(Recorder):
         self.in_backward = True
         device = outputs[0].device.type
         try:
-            with torch.autocast(device, enabled=False), torch.autocast("cpu", enabled=False):
-                return torch.autograd.grad(outputs, wanted, seeds, allow_unused=True)
+            with (
+                torch.autocast(device, enabled=False),
+                torch.autocast("cpu", enabled=False),
+                torch.autograd.set_detect_anomaly(False),  # its search for NaN would be recorded
+            ):
+                return torch.autograd.grad(outputs, wanted, seeds, allow_unused=True, create_graph=self.differentiably)
         finally:
             self.in_backward = False
 
@@ -239,12 +260,33 @@ class JointRecorder(Recorder):
                 found.append(Obstacle(node.name, "gradient-write", reason, node.location))
         return found
 
+    def _vectors_up_to_a_phase(self, backward: set[Node], outputs: tuple[Node, ...]) -> list[Obstacle]:
+        """Complex eigenvectors and singular vectors have a gradient only for some upstream gradients. Eager execution
+        looks at their values and raises for the others; under a mode it does not look."""
+        found = []
+        for node in self.graph:
+            if node.target not in _UP_TO_A_PHASE or node in backward:
+                continue
+            places = _UP_TO_A_PHASE[node.target]
+            vectors = [item for item in node.users if item.args[1] in places and item.val.dtype.is_complex]
+            used = [v for v in vectors if v in outputs or any(user not in backward for user in v.users)]
+            if used and any(user in backward for item in node.users for user in (item, *item.users)):
+                reason = (
+                    "complex vectors have a gradient only where it does not depend on their phase, which data decide"
+                )
+                found.append(Obstacle(node.name, "data-dependent-gradient", reason, node.location))
+        return found
+
     def _drop_aliases(self) -> None:
         """``detach`` says something to autograd and nothing to a graph of values."""
         for node in self.graph.nodes:
             if node.target in (aten.detach.default, aten.alias.default) and isinstance(node.args[0], Node):
                 node.replace_all_uses_with(node.args[0])
                 self.packed = {node.args[0] if kept is node else kept: None for kept in self.packed}
+
+
+#: Decompositions into vectors that are unique up to a factor, and which of their results those are.
+_UP_TO_A_PHASE = {aten.linalg_eig.default: (1,), aten._linalg_eigh.default: (1,), aten._linalg_svd.default: (0, 2)}
 
 
 def _drawn(nodes: list[Node], backward: set[Node]) -> list[Node]:

@@ -19,8 +19,13 @@ from typing import Any
 
 import torch
 
-from ..capture.graph import TensorMeta
+from ..capture.graph import TensorMeta, describe_value
+from ..specialize.ambient import must_run_eagerly
 from .graph import JointGraph, Result
+from .values import modified_primals
+
+_is_batched = torch._C._functorch.is_legacy_batchedtensor
+_saved_tensors_hooks = torch._C._autograd._top_saved_tensors_default_hooks
 
 Call = Callable[[list[torch.Tensor]], Sequence[Any]]
 
@@ -31,9 +36,11 @@ class TrainingRegion:
     ``forward`` maps the primals to ``(*outputs, *saved)``; ``saved_places`` says where each value the backward reads is
     found: ``("primal", k)``, ``("output", k)`` or ``("saved", k)``. ``backward(undefined)`` compiles and returns the
     backward for a set of undefined tangents (numbers of forward outputs), which maps
-    ``(*saved values, *defined tangents)`` to the gradients of the primals. ``second(primals, drawn, tangents)``, if
-    given, computes the same gradients so that autograd can differentiate them; without it a second differentiation
-    raises (Section 5.7).
+    ``(*saved values, *defined tangents)`` to the gradients of the primals; ``interpreted(undefined)`` is the same
+    operator by operator, for where every operation has to be seen, as by ``torch.vmap`` around the backward pass
+    (``is_grads_batched=True``). ``second(values, tangents)``, if given, computes the same gradients so that autograd
+    can differentiate them, from the primals numbered ``second_reads`` as they were before the forward pass, the values
+    it drew, and the upstream gradients, None among them; without it a second differentiation raises (Section 5.7).
     """
 
     def __init__(
@@ -42,14 +49,20 @@ class TrainingRegion:
         forward: Call,
         saved_places: Sequence[tuple[str, int]],
         backward: Callable[[frozenset[int]], Call],
-        second: Callable[..., tuple[Any, ...]] | None = None,
+        interpreted: Callable[[frozenset[int]], Call],
+        second: Callable[[Sequence[Any], Sequence[Any]], tuple[Any, ...]] | None = None,
+        second_reads: Sequence[int] = (),
     ):
         self.joint = joint
         self.forward = forward
         self._saved = _positions(saved_places, len(joint.primals), len(joint.outputs))
         self.differentiable = tuple(k for k, tangent in enumerate(joint.tangents) if tangent is not None)
         self.layouts = tuple(joint.tangents[k].val for k in self.differentiable)
+        self.interpreted = interpreted
         self.second = second
+        self.second_reads = tuple(second_reads)
+        modified = modified_primals(joint)
+        self.second_copies = tuple(k for k in second_reads if joint.primals[k] in modified)
         self._compile_backward = backward
         self._backwards: dict[frozenset[int], Call] = {}
         self._lock = threading.Lock()
@@ -81,19 +94,20 @@ class TrainingRegion:
 
     def gradients(self, saved: Sequence[torch.Tensor], upstream: Sequence[torch.Tensor | None]) -> tuple[Any, ...]:
         """Run the backward: one gradient, or None, for each primal."""
+        undefined = _NOTHING
+        if any(tangent is None for tangent in upstream):
+            undefined = frozenset(k for k, t in zip(self.differentiable, upstream, strict=True) if t is None)
+        given = [tangent for tangent in upstream if tangent is not None]
+        if every_operation_counts(given):
+            return tuple(self.interpreted(undefined)([*saved, *given]))
         pairs = zip(upstream, self.layouts, strict=True)
         given = [_with_layout(tangent, layout) for tangent, layout in pairs if tangent is not None]
-        undefined = _NOTHING
-        if len(given) < len(upstream):
-            undefined = frozenset(k for k, t in zip(self.differentiable, upstream, strict=True) if t is None)
         return tuple(self.backward(undefined)([*saved, *given]))
 
-    def materialized(self, upstream: Sequence[torch.Tensor | None]) -> list[torch.Tensor]:
-        """The upstream gradients with zeros where there is none."""
-        return [
-            torch.zeros(layout.shape, dtype=layout.dtype, device=layout.device) if tangent is None else tangent
-            for tangent, layout in zip(upstream, self.layouts, strict=True)
-        ]
+
+def every_operation_counts(tensors: Sequence[torch.Tensor]) -> bool:
+    """Whether compiled code must not stand in for the operations: inside a transform or mode, or on batched tensors."""
+    return must_run_eagerly() or any(map(_is_batched, tensors))
 
 
 _NOTHING: frozenset[int] = frozenset()
@@ -113,6 +127,7 @@ def _function_of(region: TrainingRegion) -> type[torch.autograd.Function]:
     class CompiledRegion(torch.autograd.Function):
         @staticmethod
         def forward(ctx: Any, *inputs: Any) -> tuple[Any, ...]:
+            before = {k: inputs[k].clone() for k in region.second_copies}
             delivered = region.forward(list(inputs))
             outputs = tuple(delivered[:count])
             saved = region.saved_values(inputs, delivered)
@@ -120,7 +135,10 @@ def _function_of(region: TrainingRegion) -> type[torch.autograd.Function]:
             if region.second is None:
                 ctx.primals = _primals_for_grad(inputs)
             else:
-                saved += [*inputs, *outputs[count - len(region.joint.drawn) :]]
+                saved += [before[k] if k in before else inputs[k] for k in region.second_reads]
+                saved += outputs[count - len(region.joint.drawn) :]
+            ctx.saves = bool(saved)
+            ctx.hooked = [describe_value(value) for value in saved] if _saved_tensors_hooks(True) else None
             ctx.save_for_backward(*saved)
             ctx.set_materialize_grads(False)
             if plain:
@@ -129,16 +147,19 @@ def _function_of(region: TrainingRegion) -> type[torch.autograd.Function]:
 
         @staticmethod
         def backward(ctx: Any, *upstream: Any) -> Any:
-            saved, extra = ctx.saved_tensors[: ctx.count], ctx.saved_tensors[ctx.count :]
             tangents = [upstream[k] for k in region.differentiable]
             if all(tangent is None for tangent in tangents):
                 return (None,) * len(region.joint.primals)
+            # Read once, for hooks run each time; and not at all where nothing is kept, for a freed graph raises there.
+            kept = ctx.saved_tensors if ctx.saves else ()
+            if ctx.hooked is not None:
+                kept = tuple(map(_unpacked, kept, ctx.hooked))
+            saved, extra = kept[: ctx.count], kept[ctx.count :]
             if not torch.is_grad_enabled():
                 return region.gradients(saved, tangents)
             # create_graph=True: what is returned must have a graph of its own
             if region.second is not None:
-                primals = len(region.joint.primals)
-                return region.second(extra[:primals], extra[primals:], region.materialized(tangents))
+                return region.second(extra, tangents)
             return _OnlyOnce.apply(region, saved, len(tangents), *tangents, *ctx.primals)
 
     return CompiledRegion
@@ -194,7 +215,19 @@ def _result(result: Result, inputs: Sequence[Any], outputs: Sequence[Any]) -> An
 
 def _with_layout(tangent: torch.Tensor, layout: TensorMeta) -> torch.Tensor:
     """The upstream gradient laid out as the backward was compiled for; a copy only where it is not."""
-    if tangent.stride() == layout.stride and not (tangent.is_neg() or tangent.is_conj()):
+    if tangent.layout is not torch.strided:
+        tangent = tangent.to_dense()
+    if tangent.stride() == layout.stride and not (tangent.is_neg() or tangent.is_conj() or tangent._is_zerotensor()):
         return tangent
-    laid_out = torch.empty_strided(layout.shape, layout.stride, dtype=layout.dtype, device=tangent.device)
+    laid_out = torch.empty_strided(layout.shape, layout.stride, dtype=layout.dtype, device=layout.device)
     return laid_out.copy_(tangent)
+
+
+def _unpacked(value: torch.Tensor, saved: TensorMeta) -> torch.Tensor:
+    """What the caller's hooks on saved tensors give back, as it was packed: compiled code relies on the geometry."""
+    if value.shape != saved.shape:
+        shapes = f"{list(value.shape)} for one of {list(saved.shape)}"
+        raise RuntimeError(f"a hook on saved tensors gave back a tensor of shape {shapes}")
+    if value.dtype == saved.dtype and value.device == saved.device:
+        return _with_layout(value, saved)
+    return _with_layout(value.to(saved.device, saved.dtype), saved)

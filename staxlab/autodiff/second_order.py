@@ -8,44 +8,70 @@ anew. They are inputs here, delivered by the forward pass that drew them.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+
 from ..capture.graph import Graph, Node, map_nodes
 from ..capture.module import GraphModule
+from ..operators.graph import OperatorGraph
 from .graph import JointGraph
+from .split import only_gradients, without_tangents
+
+aten = torch.ops.aten
 
 
 @dataclass(frozen=True)
 class GradientProgram:
-    """``final`` maps ``(*primals, *drawn values, *tangents)`` to the gradients that are not None, which belong to the
-    primals numbered ``places``."""
+    """``final`` maps ``(*primals it reads, *drawn values, *defined tangents)`` to the gradients that are not None.
+
+    ``reads`` are the numbers of the primals it reads, in the state they have before the forward pass, and ``places``
+    those of the primals that the gradients belong to.
+    """
 
     final: GraphModule
+    reads: tuple[int, ...]
     places: tuple[int, ...]
 
 
-def gradient_program(joint: JointGraph) -> GradientProgram:
-    """The program of a joint graph's gradients. O(size of the graph)."""
+def gradient_program(joint: JointGraph, undefined: Collection[int] = ()) -> GradientProgram:
+    """The program of a joint graph's gradients. O(size of the graph).
+
+    ``undefined`` are forward outputs without an upstream gradient, as in :func:`staxlab.autodiff.split.prune_tangents`.
+    """
     graph = Graph()
     copies: dict[Node, Node] = {}
     tangents = [tangent for tangent in joint.tangents if tangent is not None]
-    inputs = [*joint.primals, *joint.drawn, *tangents]
-    places = tuple(place for place, gradient in enumerate(joint.gradients) if gradient is not None)
-    results = [joint.gradients[place] for place in places]
-    needed = _needed(results, inputs)
-    for node in inputs:
+    results = [gradient for gradient in joint.gradients if gradient is not None]
+    needed = _needed(results, [*joint.primals, *joint.drawn, *tangents])
+    reads = tuple(place for place, primal in enumerate(joint.primals) if primal in needed)
+    for node in [*(joint.primals[place] for place in reads), *joint.drawn, *tangents]:
         copies[node] = _copy(graph, node, "placeholder", node.name, (), {})
     for node in joint.graph:
         if node in copies or node not in needed:
             continue
         args, kwargs = map_nodes(node.args, copies.__getitem__), map_nodes(node.kwargs, copies.__getitem__)
-        copies[node] = _copy(graph, node, node.op, node.target, args, kwargs)
-    graph.set_output(tuple(copies[node] for node in results))
+        target = _DIFFERENTIABLE.get(node.target, node.target) if node.op == "call_function" else node.target
+        copies[node] = _copy(graph, node, node.op, target, args, kwargs)
+    graph.set_output(tuple(None if node is None else copies[node] for node in joint.gradients))
     graph.check()
     names = {node.target for node in graph if node.op == "get_attr"}
     constants = {name: value for name, value in joint.module.constants.items() if name in names}
-    return GradientProgram(GraphModule(graph, constants), places)
+    inputs = tuple(node.val for node in graph.placeholders)
+    whole = OperatorGraph(GraphModule(graph, constants), inputs, memories=(None,) * len(joint.gradients))
+    pruned, places = only_gradients(without_tangents(whole, joint.tangents, undefined))
+    return GradientProgram(pruned.module, reads, places)
+
+
+def _contents(target: torch.Tensor, source: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
+    """What ``target`` is after ``target.copy_(source)``. For ``aten.copy`` autograd has no derivative."""
+    return torch.zeros_like(target).copy_(source)
+
+
+#: Functional twins of writes that autograd cannot differentiate, and what does the same.
+_DIFFERENTIABLE = {aten.copy.default: _contents}
 
 
 def _copy(graph: Graph, node: Node, op: str, target: Any, args: tuple, kwargs: dict[str, Any]) -> Node:

@@ -10,7 +10,7 @@ a result that the loss does not depend on, and a zero tensor in its place would 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -253,12 +253,18 @@ def prune_tangents(partition: Any, undefined: Collection[int]) -> OperatorGraph:
 
     O(V + E). Raises TransformError for a position that has no tangent.
     """
-    tangents = partition.joint.tangents
+    return without_tangents(partition.backward, partition.joint.tangents, undefined)
+
+
+def without_tangents(
+    backward: OperatorGraph, tangents: Sequence[Node | None], undefined: Collection[int]
+) -> OperatorGraph:
+    """The same for any graph that maps ``tangents``, among others, to gradients."""
     for place in undefined:
         if not 0 <= place < len(tangents) or tangents[place] is None:
             raise TransformError(f"forward output {place} has no upstream gradient that could be undefined")
     names = {tangents[place].name for place in undefined}
-    return partition.backward if not names else _Pruning(partition.backward, tangents, names).graph_without()
+    return backward if not names else _Pruning(backward, tangents, names).graph_without()
 
 
 class _Pruning:

@@ -239,7 +239,8 @@ class Recorder(TorchDispatchMode):
             with self:
                 return decomposition_of(func)(*args, **kwargs)
         if func in VECTORS_TOO and self.captured is not None:
-            if self.captured.target_name().rpartition(".")[2] in SPECTRA:
+            needed = args[0].requires_grad and torch.is_grad_enabled()  # by the adjoint
+            if self.captured.target_name().rpartition(".")[2] in SPECTRA and not needed:
                 args = (*complete_arguments(func, args, kwargs)[0][:2], False)
         written = written_arguments(func, args, kwargs)
         if written:

@@ -1,0 +1,630 @@
+"""What stands around a compiled region with gradients: hooks, checkpoints, transforms, autocast, threads, modes."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.autograd import forward_ad as fw
+from torch.utils.checkpoint import checkpoint, checkpoint_sequential
+
+from tests.autodiff.scenarios import Scenarios, attempt, tensor
+
+scenario = Scenarios()
+TWICE = {"double_backward": True}
+
+
+@scenario
+def backward_under_no_grad(compiled):
+    f = compiled(lambda a: a.exp().sin())
+    x = tensor(3)
+    y = f(x)
+    with torch.no_grad():
+        y.sum().backward() if False else torch.autograd.backward([y], [torch.ones(3)])
+    return [x.grad]
+
+
+@scenario
+def backward_in_inference_mode(compiled):
+    f = compiled(lambda a: a.exp().sin())
+    x = tensor(3)
+    y = f(x)
+    with torch.inference_mode():
+        r = attempt(lambda: torch.autograd.backward([y], [torch.ones(3)]))
+    return [r, x.grad, x.grad.is_inference() if x.grad is not None else None]
+
+
+@scenario
+def a_call_in_inference_mode(compiled):
+    f = compiled(lambda a: a.exp().sin())
+    x = tensor(3)
+    with torch.inference_mode():
+        y = f(x)
+    return [y, y.requires_grad, y.is_inference()]
+
+
+@scenario
+def an_inference_tensor_that_would_be_kept(compiled):
+    f = compiled(lambda a, w: (a * w).sum())
+    with torch.inference_mode():
+        a = torch.ones(3)
+    w = tensor(3)
+    r = attempt(lambda: f(a, w).backward())
+    return [r, w.grad]
+
+
+@scenario
+def an_inference_tensor_that_is_not_kept(compiled):
+    f = compiled(lambda a, w: (a + w).sum())
+    with torch.inference_mode():
+        a = torch.ones(3)
+    w = tensor(3)
+    r = attempt(lambda: f(a, w).backward())
+    return [r, w.grad]
+
+
+@scenario
+def compiled_inside_compiled(compiled):
+    g = compiled(lambda a: a.exp() * 2)
+    f = compiled(lambda a, b: g(a) * b.sin() + g(b))
+    x = tensor(3)
+    y = tensor(3, seed=4)
+    f(x, y).sum().backward()
+    return [x.grad, y.grad]
+
+
+@scenario
+def checkpoint_around(compiled):
+    f = compiled(lambda a, w: (a @ w).exp().tanh())
+    out = []
+    for re in (False, True):
+        x = tensor(3, 3)
+        w = tensor(3, 3, seed=1)
+        y = checkpoint(f, x, w, use_reentrant=re)
+        y.sum().backward()
+        out += [y, x.grad, w.grad]
+    return out
+
+
+@scenario
+def checkpoint_around_dropout(compiled):
+    f = compiled(lambda a, w: F.dropout((a @ w).exp(), 0.5).tanh())
+    out = []
+    for re in (False, True):
+        torch.manual_seed(3)
+        x = tensor(3, 3)
+        w = tensor(3, 3, seed=1)
+        y = checkpoint(f, x, w, use_reentrant=re)
+        y.sum().backward()
+        out += [y, x.grad, w.grad, torch.rand(1)]
+    return out
+
+
+@scenario
+def checkpoint_sequential_around(compiled):
+    torch.manual_seed(0)
+    m = nn.Sequential(*[nn.Sequential(nn.Linear(3, 3), nn.Tanh()) for _ in range(4)])
+    ms = nn.Sequential(*[compiled(k) for k in m])
+    x = tensor(2, 3)
+    y = checkpoint_sequential(ms, 2, x, use_reentrant=False)
+    y.sum().backward()
+    return [x.grad] + [p.grad for p in m.parameters()]
+
+
+@scenario
+def nested_checkpoints_inside(compiled):
+    def g(a, w):
+        return checkpoint(
+            lambda q: checkpoint(lambda b: F.dropout(b @ w, 0.3).exp(), q.sin(), use_reentrant=False) + 1,
+            a,
+            use_reentrant=False,
+        ).sum()
+
+    f = compiled(g)
+    x = tensor(3, 3)
+    w = tensor(3, 3, seed=1)
+    torch.manual_seed(0)
+    y = f(x, w)
+    y.backward()
+    return [y, x.grad, w.grad, torch.rand(1)]
+
+
+@scenario
+def inside_a_custom_function(compiled):
+    f = compiled(lambda a: a.exp() * 2)
+
+    class Q(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.save_for_backward(x)
+            return f(x)
+
+        @staticmethod
+        def backward(ctx, g):
+            (x,) = ctx.saved_tensors
+            with torch.enable_grad():
+                z = x.detach().requires_grad_()
+                y = f(z)
+            return torch.autograd.grad(y, z, g)[0]
+
+    x = tensor(3)
+    Q.apply(x).sum().backward()
+    return [x.grad]
+
+
+@scenario
+def function_transforms_around(compiled):
+    f = compiled(lambda a: (a.exp() * 2).sum())
+    x = tensor(3)
+    return [
+        torch.func.grad(f)(x),
+        torch.func.vjp(f, x)[1](torch.tensor(1.0))[0],
+        torch.vmap(f)(tensor(2, 3)),
+        torch.func.jvp(f, (x.detach(),), (x.detach(),)),
+        torch.func.hessian(f)(x.detach()),
+    ]
+
+
+@scenario
+def function_transforms_of_a_module(compiled):
+    torch.manual_seed(0)
+    m = nn.Linear(3, 3)
+    c = compiled(m)
+    p = {k: v.detach().clone() for k, v in m.named_parameters()}
+    x = tensor(2, 3)
+    return [torch.func.grad(lambda p: torch.func.functional_call(c if True else m, p, (x,)).sum())(p)["weight"]]
+
+
+@scenario
+def other_parameters_for_a_module(compiled):
+    torch.manual_seed(0)
+    m = nn.Linear(3, 3)
+    c = compiled(m)
+    p = {k: v.detach().clone().requires_grad_() for k, v in m.named_parameters()}
+    x = tensor(2, 3)
+    y = torch.func.functional_call(c, p, (x,))
+    y.sum().backward()
+    return [p["weight"].grad, m.weight.grad]
+
+
+@scenario
+def retain_grad_on_results(compiled):
+    f = compiled(lambda a: (a * 2, a.exp()))
+    x = tensor(3)
+    y, z = f(x)
+    y.retain_grad()
+    z.retain_grad()
+    (y * 3 + z * z).sum().backward()
+    return [y.grad, z.grad, x.grad, y.is_leaf]
+
+
+@scenario
+def calls_from_several_threads(compiled):
+    f = compiled(lambda a: (a.exp() * a.sin()).sum())
+    xs = [tensor(3, seed=i) for i in range(6)]
+
+    def go(i):
+        for _ in range(3):
+            f(xs[i]).backward()
+
+    threads = [threading.Thread(target=go, args=(i,)) for i in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return [x.grad for x in xs]
+
+
+@scenario
+def backward_from_another_thread(compiled):
+    f = compiled(lambda a: (a.exp() * a.sin()).sum())
+    x = tensor(3)
+    y = f(x)
+    t = threading.Thread(target=y.backward)
+    t.start()
+    t.join()
+    return [x.grad]
+
+
+@scenario
+def backwards_in_another_order(compiled):
+    f = compiled(lambda a: (a.exp() * a.sin()).sum())
+    x = tensor(3)
+    a = f(x)
+    b = f(x * 2)
+    b.backward(retain_graph=True)
+    a.backward()
+    b.backward()
+    return [x.grad]
+
+
+@scenario
+def three_backwards(compiled):
+    f = compiled(lambda a, w: ((a @ w).exp() * w).sum())
+    x = tensor(3, 3)
+    w = tensor(3, 3)
+    y = f(x, w)
+    r = [torch.autograd.grad(y, (x, w), retain_graph=True) for _ in range(3)]
+    return r
+
+
+@scenario
+def a_freed_graph(compiled):
+    f = compiled(lambda a: (a.exp() * a.sin()).sum())
+    x = tensor(3)
+    a = f(x)
+    a.backward()
+    return [attempt(a.backward), x.grad]
+
+
+@scenario
+def a_freed_graph_that_kept_nothing(compiled):
+    f = compiled(lambda a: a.sum())
+    x = tensor(3)
+    a = f(x)
+    a.backward()
+    return [attempt(a.backward), x.grad]
+
+
+@scenario
+def hooks_that_change_gradients(compiled):
+    f = compiled(lambda a, b: (a * b, a + b))
+    x = tensor(3)
+    w = tensor(3, seed=1)
+    x.register_hook(lambda g: g * 2)
+    y, z = f(x, w)
+    y.register_hook(lambda g: g * 10)
+    z.register_hook(lambda g: torch.zeros_like(g))
+    (y.sum() + z.sum()).backward()
+    return [x.grad, w.grad]
+
+
+@scenario
+def hooks_of_the_node(compiled):
+    f = compiled(lambda a, b: (a * b, a + b))
+    x = tensor(3)
+    w = tensor(3, seed=1)
+    y, z = f(x, w)
+    seen = []
+    y.grad_fn.register_hook(lambda gi, go: seen.append(len(go)))
+    y.grad_fn.register_prehook(lambda go: None)
+    y.sum().backward()
+    return [x.grad, w.grad]
+
+
+@scenario
+def a_hook_on_several_results(compiled):
+    f = compiled(lambda a, w: ((a @ w).exp(), w * 2))
+    x = tensor(3, 3)
+    w = tensor(3, 3)
+    y, z = f(x, w)
+    seen = []
+    torch.autograd.graph.register_multi_grad_hook([y, z], lambda gs: seen.append([g is None for g in gs]))
+    y.sum().backward()
+    return [seen, x.grad]
+
+
+@scenario
+def a_hook_that_gives_an_expanded_gradient(compiled):
+    f = compiled(lambda a: a.exp() * 2)
+    x = tensor(3, 3)
+    y = f(x)
+    y.register_hook(lambda g: torch.ones(1).expand(3, 3))
+    y.sum().backward()
+    return [x.grad]
+
+
+@scenario
+def a_hook_that_gives_a_transposed_gradient(compiled):
+    f = compiled(lambda a: a.exp() * 2)
+    x = tensor(3, 3)
+    y = f(x)
+    y.register_hook(lambda g: g.t())
+    y.sum().backward()
+    return [x.grad]
+
+
+@scenario
+def a_parameter_as_upstream_gradient(compiled):
+    f = compiled(lambda a: a.exp() * 2)
+    x = tensor(3, 3)
+    y = f(x)
+    y.backward(nn.Parameter(torch.ones(3, 3)))
+    return [x.grad]
+
+
+@scenario
+def anomaly_detection_that_finds_something(compiled):
+    f = compiled(lambda a: a.sqrt())
+    x = torch.zeros(3, requires_grad=True)
+    with torch.autograd.set_detect_anomaly(True):
+        y = f(x)
+        r = attempt(lambda: (y * 0).sum().backward())
+    return [r]
+
+
+@scenario
+def anomaly_detection_that_finds_nothing(compiled):
+    f = compiled(lambda a: a.exp().sin())
+    x = tensor(3)
+    with torch.autograd.set_detect_anomaly(True):
+        y = f(x)
+        r = attempt(lambda: (y).sum().backward())
+    return [r, x.grad]
+
+
+@scenario
+def save_on_cpu(compiled):
+    f = compiled(lambda a, w: ((a @ w).exp() * w.t().sin()).sum())
+    x = tensor(4, 4)
+    w = tensor(4, 4, seed=2)
+    with torch.autograd.graph.save_on_cpu():
+        y = f(x, w)
+    y.backward()
+    return [x.grad, w.grad]
+
+
+@scenario
+def saved_tensor_hooks_that_lay_out_anew(compiled):
+    f = compiled(lambda a, w: ((a.t() @ w).exp() * w.sin().t().sum() + a.t().exp().t().sum()).sum())
+    x = tensor(4, 3)
+    w = tensor(4, 3)
+    out = []
+    for x, w in ((tensor(4, 3), tensor(4, 3)), (tensor(3, 4).t(), tensor(4, 6)[:, ::2])):
+        x = x.detach().requires_grad_()
+        w = w.detach().requires_grad_()
+        with torch.autograd.graph.saved_tensors_hooks(
+            lambda t: t.detach().contiguous().clone(memory_format=torch.contiguous_format), lambda t: t
+        ):
+            y = f(x, w)
+        y.backward()
+        out += [x.grad, w.grad]
+    return out
+
+
+@scenario
+def saved_tensor_hooks_that_convert(compiled):
+    f = compiled(lambda a, w: (a * w).exp() * w)
+    x = tensor(4, 3)
+    w = tensor(4, 3)
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: t.double(), lambda t: t.float()):
+        y = f(x, w)
+    y.sum().backward()
+    return [x.grad, w.grad]
+
+
+@scenario
+def saved_tensor_hooks_disabled(compiled):
+    f = compiled(lambda a, w: (a * w).exp() * w)
+    x = tensor(4, 3)
+    w = tensor(4, 3)
+    with torch.autograd.graph.disable_saved_tensors_hooks("no"):
+        f(x, w).sum().backward()
+    return [x.grad, w.grad]
+
+
+@scenario
+def autocast_inside(compiled):
+    def g(a, w):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            y = a @ w
+        return y.float().exp()
+
+    f = compiled(g)
+    x = tensor(3, 3)
+    w = tensor(3, 3)
+    y = f(x, w)
+    y.sum().backward()
+    return [y, x.grad, w.grad]
+
+
+@scenario
+def autocast_around(compiled):
+    f = compiled(lambda a, w: F.softmax(a @ w, -1).sum() + F.gelu(a @ w).sum())
+    x = tensor(3, 3)
+    w = tensor(3, 3)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        y = f(x, w)
+    y.backward()
+    return [y, x.grad, w.grad]
+
+
+@scenario
+def backward_under_the_same_autocast(compiled):
+    f = compiled(lambda a, w: F.softmax(a @ w, -1).pow(2).sum() + F.gelu(a @ w).sum())
+    x = tensor(3, 3)
+    w = tensor(3, 3)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        y = f(x, w)
+        y.backward()
+    return [y, x.grad, w.grad]
+
+
+@scenario
+def autocast_switched_off_inside(compiled):
+    def g(a, w):
+        with torch.autocast("cpu", enabled=False):
+            y = a @ w
+        return y.exp()
+
+    f = compiled(g)
+    x = tensor(3, 3)
+    w = tensor(3, 3)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        y = f(x, w)
+    y.sum().backward()
+    return [y, x.grad, w.grad]
+
+
+@scenario
+def backward_alone_under_autocast(compiled):
+    f = compiled(lambda a, w: (a @ w).exp())
+    x = tensor(3, 3)
+    w = tensor(3, 3)
+    y = f(x, w)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        y.sum().backward()
+    return [x.grad.dtype, w.grad.dtype]  # eager execution rounds these gradients to bfloat16, compiled code does not
+
+
+@scenario
+def forward_mode_around(compiled):
+    f = compiled(lambda a: a.exp() * 2)
+    x = tensor(3)
+    with fw.dual_level():
+        d = fw.make_dual(x, torch.ones(3))
+        y = f(d)
+        p, t = fw.unpack_dual(y)
+    return [p, t]
+
+
+@scenario
+def batched_upstream_gradients(compiled):
+    f = compiled(lambda a, w: ((a @ w).exp() * w.sum()).sum(0))
+    x = tensor(3, 4)
+    w = tensor(4, 2)
+    y = f(x, w)
+    return [
+        torch.autograd.grad(y, (x, w), torch.eye(2), is_grads_batched=True),
+        torch.autograd.functional.jacobian(f, (x, w)),
+        torch.autograd.functional.jacobian(f, (x, w), vectorize=True),
+    ]
+
+
+@scenario
+def batched_upstream_gradients_of_one_result(compiled):
+    f = compiled(lambda a, w: ((a @ w).exp().sum(0), a.sin()))
+    x = tensor(3, 4)
+    w = tensor(4, 2)
+    y = f(x, w)[0]
+    return [torch.autograd.grad(y, (x, w), torch.eye(2), is_grads_batched=True)]
+
+
+@scenario
+def a_dual_upstream_gradient(compiled):
+    f = compiled(lambda a: (a * 2).exp())
+    x = tensor(3)
+    y = f(x)
+    with fw.dual_level():
+        d = fw.make_dual(torch.ones(3), torch.ones(3))
+        (g,) = torch.autograd.grad(y, x, d)
+        p, t = fw.unpack_dual(g)
+    return [p, t]
+
+
+@scenario
+def deterministic_algorithms_in_backward(compiled):
+    f = compiled(lambda w, i: F.embedding(i, w).exp().sum())
+    w = tensor(5, 3)
+    i = torch.tensor([1, 1, 3])
+    y = f(w, i)
+    torch.use_deterministic_algorithms(True)
+    try:
+        y.backward()
+    finally:
+        torch.use_deterministic_algorithms(False)
+    return [w.grad]
+
+
+@scenario
+def another_default_dtype_in_backward(compiled):
+    f = compiled(lambda a: a.exp().mean() + torch.tensor(1.5))
+    x = tensor(3)
+    y = f(x)
+    torch.set_default_dtype(torch.float64)
+    try:
+        y.backward()
+    finally:
+        torch.set_default_dtype(torch.float32)
+    return [x.grad]
+
+
+@scenario
+def another_default_device_in_backward(compiled):
+    f = compiled(lambda a: a.exp().mean() + torch.zeros(1))
+    x = tensor(3)
+    y = f(x)
+    with torch.device("meta"):
+        y.sum().backward()
+    return [x.grad]
+
+
+@scenario
+def the_random_state(compiled):
+    f = compiled(lambda a: F.dropout(a.exp(), 0.5) * torch.rand(3))
+    x = tensor(3)
+    torch.manual_seed(0)
+    y = f(x)
+    a = torch.rand(1)
+    y.sum().backward()
+    return [y, x.grad, a, torch.rand(1)]
+
+
+@scenario
+def exceptions_inside(compiled):
+    def g(a):
+        if a.shape[0] == 3:
+            raise ValueError("no")
+        return a.exp()
+
+    f = compiled(g)
+    return [attempt(lambda: f(tensor(3))), f(tensor(2)), attempt(lambda: f(tensor(3)))]
+
+
+@scenario
+def an_upstream_gradient_of_another_shape(compiled):
+    f = compiled(lambda a: a.exp())
+    x = tensor(3)
+    y = f(x)
+    return [
+        attempt(lambda: y.backward(torch.ones(4))),
+        attempt(lambda: y.backward(torch.ones(3, dtype=torch.float64))),
+        x.grad,
+        attempt(lambda: f(x).backward()),
+    ]
+
+
+@scenario
+def a_branch_on_the_gradient_mode(compiled):
+    def g(a):
+        if torch.is_grad_enabled():
+            return a * 2
+        return a * 3
+
+    f = compiled(g)
+    x = tensor(3)
+    y = f(x)
+    with torch.no_grad():
+        z = f(x)
+    return [y, z]
+
+
+@scenario
+def no_grad_inside(compiled):
+    def g(a, w):
+        with torch.no_grad():
+            b = a * w
+        return (b * a).sum()
+
+    f = compiled(g)
+    x = tensor(3)
+    w = tensor(3, seed=1)
+    f(x, w).backward()
+    return [x.grad, w.grad]
+
+
+@scenario
+def gradients_with_a_graph(compiled):
+    f = compiled(lambda a, b: (a.exp() * b.sin()).sum())
+    x = tensor(3)
+    w = tensor(3, seed=1)
+    g = torch.autograd.grad(f(x, w), (x, w), create_graph=True)
+    return [g]
+
+
+@pytest.mark.parametrize("name, backend", scenario.cases())
+def test_as_in_eager_execution(name, backend):
+    scenario.check(name, backend)

@@ -1,0 +1,151 @@
+"""Second derivatives of compiled regions (Section 5.7) where the first depends on more than values: on writes, random
+numbers, undefined upstream gradients, layouts."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from tests.autodiff.scenarios import Scenarios, attempt, tensor
+
+scenario = Scenarios()
+TWICE = {"double_backward": True}
+
+
+@scenario
+def a_buffer_written_after_it_was_read(compiled):
+    def g(a, buf):
+        y = a * (buf * 1)
+        buf.add_(1)
+        return y.sin()
+
+    f = compiled(g, options=TWICE)
+    x = tensor(3)
+    b = torch.ones(3)
+    y = f(x, b)
+    (g,) = torch.autograd.grad(y.sum(), x, create_graph=True)
+    g.pow(2).sum().backward()
+    return [g, b, x.grad]
+
+
+@scenario
+def dropout(compiled):
+    f = compiled(lambda a, w: (F.dropout(a, 0.5) @ w).tanh(), options=TWICE)
+    x = tensor(3, 3)
+    w = tensor(3, 3, seed=2)
+    torch.manual_seed(0)
+    y = f(x, w)
+    g = torch.autograd.grad(y.sum(), (x, w), create_graph=True)
+    sum(q.pow(2).sum() for q in g).backward()
+    return [g, x.grad, w.grad]
+
+
+@scenario
+def writes_into_intermediates(compiled):
+    def g(a):
+        y = a.exp()
+        y = y.clone()
+        y[0] = a[1]
+        return y.sin()
+
+    f = compiled(g, options=TWICE)
+    x = tensor(3)
+    y = f(x)
+    (g,) = torch.autograd.grad(y.sum(), x, create_graph=True)
+    g.pow(2).sum().backward()
+    return [g, x.grad]
+
+
+@scenario
+def an_undefined_upstream_gradient(compiled):
+    f = compiled(lambda a, w: (a.exp() * w, a.sin()), options=TWICE)
+    x = tensor(3)
+    w = tensor(3, seed=2)
+    y, z = f(x, w)
+    g = torch.autograd.grad(z.sum(), (x, w), create_graph=True, allow_unused=True)
+    return [g[1] is None, torch.autograd.grad(g[0].sum(), x)]
+
+
+@scenario
+def mixed_derivatives(compiled):
+    f = compiled(lambda a, w: (a.exp() * w).sum(), options=TWICE)
+    x = tensor(3)
+    w = tensor(3, seed=2)
+    y = f(x, w)
+    (g,) = torch.autograd.grad(y, w, create_graph=True)
+    g2 = torch.autograd.grad(g.sum(), (x, w), allow_unused=True)
+    return [g, g2]
+
+
+@scenario
+def a_linear_function(compiled):
+    f = compiled(lambda a: (a * 2).sum(), options=TWICE)
+    x = tensor(3)
+    y = f(x)
+    (g,) = torch.autograd.grad(y, x, create_graph=True)
+    return [g, g.requires_grad]
+
+
+@scenario
+def a_gradient_penalty(compiled):
+    torch.manual_seed(0)
+    m = nn.Sequential(nn.Linear(3, 8), nn.Softplus(), nn.Linear(8, 1))
+    c = compiled(m, options=TWICE)
+    x = tensor(4, 3)
+    for _ in range(3):
+        y = c(x)
+        (g,) = torch.autograd.grad(y.sum(), x, create_graph=True)
+        ((g.norm(dim=1) - 1) ** 2).mean().backward()
+    return [p.grad for p in m.parameters()]
+
+
+@scenario
+def a_freed_graph(compiled):
+    f = compiled(lambda a: (a.exp()).sum(), options=TWICE)
+    x = tensor(3)
+    y = f(x)
+    y.backward()
+    return [attempt(y.backward)]
+
+
+@scenario
+def an_input_no_gradient_reads(compiled):
+    # an unread parameter input stepped between
+    f = compiled(lambda a, b: (a.exp() + b).sum(), options=TWICE)
+    x = tensor(3)
+    b = tensor(3)
+    y = f(x, b)
+    with torch.no_grad():
+        b.add_(1)
+    return [attempt(lambda: y.backward()), x.grad, b.grad]
+
+
+@scenario
+def layouts_of_upstream_gradients(compiled):
+    f = compiled(lambda a, w: torch.tanh(a @ w), options=TWICE)
+    x = tensor(3, 3)
+    w = tensor(3, 3)
+    y = f(x, w)
+    (g,) = torch.autograd.grad(y, x, tensor(3, 3, seed=9, grad=False).t(), create_graph=True)
+    g.sum().backward()
+    r = [x.grad.clone()]
+    y = f(x, w)
+    u = tensor(3, 3, seed=8)
+    (g,) = torch.autograd.grad(y, x, u, create_graph=True)
+    g.pow(2).sum().backward()
+    return r + [x.grad, u.grad]
+
+
+@scenario
+def batched_second_derivatives(compiled):
+    f = compiled(lambda a: (a.exp() * a.sin()).sum().tanh(), options=TWICE)
+    x = tensor(3)
+    whole = torch.autograd.functional.hessian(f, x)
+    return [whole, torch.autograd.functional.hessian(f, x, vectorize=True)]
+
+
+@pytest.mark.parametrize("name, backend", scenario.cases())
+def test_as_in_eager_execution(name, backend):
+    scenario.check(name, backend)
