@@ -223,6 +223,7 @@ _ALLOWED: dict[str, tuple[Callable[[Any], bool], str]] = {
     "dynamic": (_is_flag, "True or False"),
     "autotune": (_is_flag, "True or False"),
     "double_backward": (_is_flag, "True or False"),
+    "split_reductions": (_is_flag, "True or False"),
     "instruction_set": (
         lambda value: value is None or (isinstance(value, str) and value in VECTOR_BYTES),
         "None (what this processor has) or one of " + ", ".join(map(repr, VECTOR_BYTES)),
@@ -250,6 +251,7 @@ class Options:
     ``accumulators``    vector accumulators per reduction on CPU (0: let the generator decide)
     ``max_versions``    specialization versions kept per function
     ``max_compilations``compilations allowed per function in all
+    ``split_reductions``on a GPU, cut reductions with few outputs into segments (Section 6.5); CPU kernels never do
     ``memory_budget``   what may be saved between forward and backward (Section 5.8): bytes (int), or a fraction (float)
                         of what saving everything takes; None: the minimum cut of Section 5.4, without a limit
     """
@@ -265,6 +267,7 @@ class Options:
     max_versions: int = 8
     max_compilations: int = 256
     max_rounds: int = 16
+    split_reductions: bool = True
     memory_budget: int | float | None = None
     extra: tuple[tuple[str, Any], ...] = field(default=(), repr=False)
 

@@ -33,6 +33,8 @@ def test_unknown_names_are_refused_with_the_nearest(arguments, message):
 BAD = {
     "accumulators": ("four", -3, 2.0, True, None, 65),
     "autotune": (1, "yes"),
+    "double_backward": (1, "yes"),
+    "split_reductions": (1, "no", None),
     "instruction_set": ("avx1024", 512, ["avx2"]),
     "max_versions": (-1, "8", 8.0),
     "max_compilations": (-1, None),

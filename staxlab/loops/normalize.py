@@ -77,19 +77,26 @@ def _reorder(state: NormalLoops, ordered: bool) -> NormalLoops:
     """Largest stride outermost: of the store for pointwise loops (so that memory is written in order), of the loads
     for reduction loops. Ties and subscripts that are not affine leave the given order."""
     outer, inner = _loops(state)
-    loads = [s.args[1] for s in state.body.all_statements() if s.operation == "load"]
-
-    def stride(symbol: Symbol, accesses: Sequence[Expr]) -> int:
-        total = 0
-        for access in accesses:
-            coefficient = access.coefficient(symbol)
-            if coefficient is not None and coefficient.is_constant:
-                total += abs(int(coefficient))
-        return total
-
-    new_outer = sorted(outer, key=lambda pair: -stride(pair[0], (state.store,)))
-    new_inner = inner if ordered else sorted(inner, key=lambda pair: -stride(pair[0], loads))
+    new_outer = sorted(outer, key=lambda pair: -_stride(pair[0], (state.store,)))
+    new_inner = inner if ordered else [inner[d] for d in reduction_order(state.body)]
     return _change(state, {}, new_outer, new_inner) if (new_outer, new_inner) != (outer, inner) else state
+
+
+def reduction_order(body: LoopBody) -> tuple[int, ...]:
+    """The positions of a body's reduction loops by the strides of its loads, the largest outermost."""
+    loads = [s.args[1] for s in body.all_statements() if s.operation == "load"]
+    loops = body.reduction_indices
+    return tuple(sorted(range(len(loops)), key=lambda d: -_stride(loops[d], loads)))
+
+
+def _stride(symbol: Symbol, accesses: Sequence[Expr]) -> int:
+    """How far apart neighbours along a loop lie, all accesses together; those that are not affine do not count."""
+    total = 0
+    for access in accesses:
+        coefficient = access.coefficient(symbol)
+        if coefficient is not None and coefficient.is_constant:
+            total += abs(int(coefficient))
+    return total
 
 
 def _divisions(expressions: Sequence[Expr]) -> int:
@@ -152,4 +159,4 @@ def is_empty(ranges: Sequence[int]) -> bool:
     return math.prod(ranges) == 0
 
 
-__all__ = ["NormalLoops", "is_empty", "normalize", "subscripts"]
+__all__ = ["NormalLoops", "is_empty", "normalize", "reduction_order", "subscripts"]

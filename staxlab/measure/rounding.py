@@ -164,6 +164,16 @@ def vectorized(
     return SummationPlan(n, tuple(s for s in stages if s.count > 1 or s is stages[0]))
 
 
+def two_level(n: int, first: SummationPlan, second: SummationPlan) -> SummationPlan:
+    """A split reduction (Algorithm 6.1): ``n`` numbers in ``second.n`` segments of up to ``first.n``, each added by
+    ``first``, and the partial sums, kept in the accumulator's dtype, by ``second``. The heights add up.
+
+    >>> two_level(16384, sequential(8192), sequential(2)).height, sequential(16384).height  # Example 6.2
+    (8192, 16383)
+    """
+    return SummationPlan(n, (*first.stages, *second.stages))
+
+
 def plan_of(accumulation: Mapping[str, Any]) -> SummationPlan:
     """The plan a generated kernel follows, from its own description (``kernel.launch["accumulation"]``).
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import operator
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -33,10 +34,12 @@ from ..ir import (
     LoopProgram,
     OutputReference,
     Pointwise,
+    Reduction,
 )
 from ..layout import contiguous_stride, is_injective, layout_through, same_stride
 from ..ops import Ops
 from ..realize import DEEPEST_NESTING, LONG_CHAIN, Cost, decide, required
+from ..splitting import two_levels
 from .call import Call
 from .registry import LIBRARY, RULES, Decline
 from .values import Box, TensorValue
@@ -264,6 +267,26 @@ class GraphLowering:
         """
         if box.is_stored:
             return
+        if isinstance(box.data, Reduction):
+            self._split(box)
+        self._store(box, reason, decision)
+
+    def _split(self, box: Box) -> None:
+        """Make a reduction with too few outputs for a GPU the second of two levels (Section 6.5)."""
+        layout = Layout(box.shape, box.stride or contiguous_stride(box.shape), box.dtype, box.device)
+        enabled = self.options.split_reductions
+        levels, decision = two_levels(box.data, layout, self.dtypes, self.device, enabled)
+        if decision is not None:
+            name = f"buf{len(self.buffers) + (levels is not None)}"  # behind the partial results
+            self.decisions.append(replace(decision, subject=box.label or name))
+        if levels is None:
+            return
+        partial = Box(levels.partial.ranges, levels.partial.dtype, box.device, levels.partial)
+        partial.stride = levels.stride
+        self._store(partial, f"the partial results of {decision.choice} segments")
+        box.data = levels.merge(TensorValue(partial).load)
+
+    def _store(self, box: Box, reason: str, decision: Decision | None = None) -> None:
         name = f"buf{len(self.buffers)}"
         stride = box.stride or contiguous_stride(box.shape)
         layout = Layout(box.shape, stride, box.dtype, box.device)
