@@ -70,9 +70,11 @@ def _explain_epilog() -> str:
     architectures = ", ".join(GPU_SPECS)
     return f"""\
 stages, in order:
-  capture (its graph alone: graph), transforms, operators, loops, schedule, kernels, wrapper
+  capture (its graph alone: graph), transforms, joint, partition, operators, loops, schedule, kernels, wrapper
+  (joint and partition where an input requires grad: torch.randn(8, requires_grad=True))
 beside them:
-  assembly or asm (what the target executes), ptx, sass, decisions, traffic
+  backward (the compilation of the backward half), assembly or asm (what the target executes), ptx, sass, decisions,
+  traffic
 
 targets:
   cpu            this machine's processor; the default
@@ -192,7 +194,7 @@ def _stage_names() -> tuple[str, ...]:
     from .pipeline import STAGES
 
     names = [stage.name for stage in STAGES if stage.name != "artifact"]
-    return (*names, "graph", "assembly", *MACHINE_CODE, "decisions", "traffic")
+    return (*names, "graph", "backward", "assembly", *MACHINE_CODE, "decisions", "traffic")
 
 
 def _known_stage(name: str) -> str:
@@ -219,6 +221,11 @@ def _shown(compilation: Any, wanted: Sequence[str]) -> Iterator[str]:
         elif name == "decisions":
             yield "\n".join(map(str, compilation.decisions)) or "no decisions were taken"
         elif (record := getattr(compilation, name)) is None:
+            if name in ("joint", "partition", "backward") and not compilation.trains:
+                raise StaxError(
+                    f"there is no stage {name} here: no input requires grad",
+                    remedy="torch.randn(8, requires_grad=True), for example",
+                )
             raise StaxError(
                 f"the compilation did not reach the stage {name}: {compilation.fallback_reason}",
                 remedy=compilation.fallback_remedy,
