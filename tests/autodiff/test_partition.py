@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import itertools
 import math
+import weakref
+from dataclasses import dataclass
 
 import pytest
 import torch
@@ -17,6 +19,7 @@ from staxlab.autodiff.network import INFINITE, capacity_text, maximum_flow
 from staxlab.autodiff.partition import partition, prune_tangents, rematerialization_network
 from staxlab.autodiff.values import LONGEST_CHAIN, forward_values
 from staxlab.capture.graph import TensorMeta
+from staxlab.capture.module import Interpreter
 from staxlab.loops.lowering import basis
 from staxlab.loops.lowering.kinds import kind_of
 from tests.autodiff import programs
@@ -219,6 +222,37 @@ def test_both_graphs_are_operator_graphs(numbers):
     random = [node.name for node in joint.graph if kind_of(node) == "random"]
     assert [node.name for node in part.forward.graph if kind_of(node) == "random"] == random
     assert not [node for node in part.backward.graph if kind_of(node) == "random"]
+
+
+@dataclass
+class Held:
+    tensor: torch.Tensor
+
+
+@settings(max_examples=60)
+@given(programs.steps)
+def test_the_bytes_of_eager_execution_are_those_it_keeps(numbers):
+    """Counted a second time by a hook on what autograd packs: distinct storages, those of inputs and literals left
+    out."""
+    program = write(numbers, returns=len(numbers))
+    module, joint, arguments = recorded(program.function, program.arguments())
+    assume(not joint.obstacles)
+    packed = []
+
+    def pack(tensor):
+        held = Held(tensor.detach())
+        packed.append(weakref.ref(held))
+        return held
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda held: held.tensor):
+        results = Interpreter(module).run(*arguments)
+    # What was kept for a value that is gone is gone by now.
+    kept = [reference().tensor.untyped_storage() for reference in packed if reference() is not None]
+    inputs = {argument.untyped_storage().data_ptr() for argument in arguments}
+    sizes = {storage.data_ptr(): storage.nbytes() for storage in kept if storage.data_ptr() not in inputs}
+    del results
+    expected = sum(sizes.values()) - sum(node.val.nbytes for node in joint.saved_by_eager if node.op == "get_attr")
+    assert partition(joint, kind_of=kind_of).eager_bytes == expected, program.source
 
 
 # -- single rules -----------------------------------------------------------------------------------------------------
