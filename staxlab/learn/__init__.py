@@ -81,6 +81,7 @@ module           what it knows
 ``schedules``    Proposition 1.1 as claims that run on it
 ``dispatching``  compiled versions under a key, guards or gates that are broken on purpose
 ``slicing``      graphs that count how they are walked, for Algorithm 3.1
+``networks``     rematerialization networks and feasible sets on compiled programs, for Definitions 5.1 and 5.2
 ``rubrics``      what a reader looks for in prose
 ``limits``       calling student functions with a time limit
 ``variants``     from a student to a seed to values
