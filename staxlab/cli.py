@@ -169,7 +169,8 @@ def _explain(options: argparse.Namespace) -> int:
     wanted = [_known_stage(name) for name in options.stage or ()]
     _check_writable(options.html)
     line = parse(options.expression)
-    with torch.no_grad():
+    # Parameters of a module alone do not ask for gradients; an input that requires grad does.
+    with torch.set_grad_enabled(any(value.requires_grad for _, _, value in line.inputs)):
         try:
             line.function(*line.arguments)
         except Exception as error:
