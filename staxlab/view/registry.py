@@ -45,6 +45,7 @@ RENDERERS: dict[str, str] = {
     "MemoryTimeline": "memory",
     "LoopProgram": "loops",
     "LoopBody": "loops",
+    "SplitMap": "splitting",
     "Schedule": "schedule",
     "Kernel": "kernels",
     "KernelSet": "kernels",
