@@ -229,14 +229,14 @@ class _Drawing:
         if self.flow is None:
             return {"0": capacity_text(capacity)} if capacity != INFINITE else {}
         amount: float = 0
-        texts = {"0": f"0 / {capacity_text(capacity)}" if capacity != INFINITE else ""}
+        texts = {"0": flow_text(0, capacity) if capacity != INFINITE else ""}
         for k, path in enumerate(self.flow.paths, 1):
             if path.bottleneck == INFINITE:
                 continue
             change = (2 * e in path.arcs) - (2 * e + 1 in path.arcs)
             if change:
                 amount += change * path.bottleneck
-                texts[str(k)] = f"{capacity_text(amount)} / {capacity_text(capacity)}"
+                texts[str(k)] = flow_text(amount, capacity)
         return texts
 
     # -- vertices -----------------------------------------------------------------------------------------------------
@@ -270,9 +270,19 @@ class _Drawing:
         )  # fmt: skip
 
 
+def flow_text(amount: float, capacity: float) -> str:
+    """What stands at an edge: flow, capacity, and the residual forwards where it is finite.
+
+    >>> flow_text(3, 9011.2), flow_text(3, INFINITE)
+    ('3 / 9,011, 9,008 left', '3 / ∞')
+    """
+    over = f"{capacity_text(amount)} / {capacity_text(capacity)}"
+    return over if capacity == INFINITE else f"{over}, {capacity_text(capacity - amount)} left"
+
+
 _LEGEND = (
-    "At each edge: flow / capacity; what is missing to the capacity is the residual forwards, the flow itself the "
-    "residual backwards. Dotted: infinite capacity. Thick: the augmenting path of this step. Crossed out: the cut, "
+    "At each edge: flow / capacity, and what is left of it, the residual forwards; the flow itself is the residual "
+    "backwards. Dotted: infinite capacity. Thick: the augmenting path of this step. Crossed out: the cut, "
     "from S (what the source still reaches) to T."
 )
 

@@ -16,7 +16,7 @@ from staxlab.autodiff.partition import partition
 from staxlab.loops.lowering import basis
 from staxlab.loops.lowering.kinds import kind_of
 from staxlab.options import Options
-from staxlab.view.flow import MOST_VERTICES
+from staxlab.view.flow import MOST_VERTICES, flow_text
 from staxlab.view.joint import MOST_NODES
 from tests.autodiff.programs import recorded
 from tests.view.reading import read, references, stripped
@@ -138,12 +138,12 @@ def test_the_slider_has_a_position_for_every_path_and_the_cut(name, records):
         # What is drawn without a script is the last state.
         for label in group.find("text"):
             texts = json.loads(label.attributes["data-texts"])
-            amount = capacity_text(flow.on_edges[e])
-            capacity = capacity_text(flow.network.capacities[e])
-            assert label.text == list(texts.values())[-1] == f"{amount} / {capacity}"
+            capacity = flow.network.capacities[e]
+            assert label.text == list(texts.values())[-1] == flow_text(flow.on_edges[e], capacity)
             for step, written in texts.items():
-                pushed = flow.residuals(int(step))[2 * e + 1]
-                assert written in ("", f"{capacity_text(pushed)} / {capacity}")
+                forwards, backwards = flow.residuals(int(step))[2 * e : 2 * e + 2]
+                assert written in ("", flow_text(backwards, capacity))
+                assert not written or capacity == float("inf") or f"{capacity_text(forwards)} left" in written
     sides = {e.attributes["data-label"]: e for e in figure.find("g", class_="sx-node")}
     for vertex in range(flow.network.size):
         letter = "S" if vertex in flow.reachable else "T"
