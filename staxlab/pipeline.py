@@ -231,6 +231,7 @@ REMEDIES = {
     "symbolic": "compile without dynamic=True, which makes one kernel for each shape",
     "requires-grad": "make it outside the compiled function and pass it, or leave requires_grad=True out",
     "gradient-write": "write into a copy (.clone()), or where no gradient is needed under torch.no_grad()",
+    "phase": "return the eigenvalues or singular values alone, or differentiate outside the compiled function",
     "saved-write": "use the operation that returns a new tensor: y = y + 1 for y.add_(1)",
     "inference": "enter torch.inference_mode() around the call, or use torch.no_grad() inside",
     "detached": "detach it outside the compiled function, or return a copy (.detach().clone())",

@@ -229,7 +229,16 @@ class JointRecorder(Recorder):
                 torch.autocast("cpu", enabled=False),
                 torch.autograd.set_detect_anomaly(False),  # its search for NaN would be recorded
             ):
-                return torch.autograd.grad(outputs, wanted, seeds, allow_unused=True, create_graph=self.differentiably)
+                # `torch.autograd.grad` is this call behind checks that import sympy.
+                return torch.autograd.Variable._execution_engine.run_backward(
+                    tuple(outputs),
+                    tuple(seeds),
+                    self.differentiably,
+                    self.differentiably,
+                    tuple(wanted),
+                    True,
+                    accumulate_grad=False,
+                )
         finally:
             self.in_backward = False
 
@@ -274,7 +283,7 @@ class JointRecorder(Recorder):
                 reason = (
                     "complex vectors have a gradient only where it does not depend on their phase, which data decide"
                 )
-                found.append(Obstacle(node.name, "data-dependent-gradient", reason, node.location))
+                found.append(Obstacle(node.name, "phase", reason, node.location))
         return found
 
     def _drop_aliases(self) -> None:
@@ -290,15 +299,23 @@ _UP_TO_A_PHASE = {aten.linalg_eig.default: (1,), aten._linalg_eigh.default: (1,)
 
 
 def _drawn(nodes: list[Node], backward: set[Node]) -> list[Node]:
-    """The tensors that random operators of the forward pass give."""
+    """The random numbers that the forward pass draws. Where an operator delivers them and what it makes of its argument
+    with them, the latter is computed again (:mod:`.second_order`), for it depends on the argument."""
     found = []
     for node in nodes:
         if node in backward or not isinstance(node.target, torch._ops.OpOverload) or not is_random(node.target):
             continue
-        found += (
-            [node] if isinstance(node.val, TensorMeta) else [u for u in node.users if isinstance(u.val, TensorMeta)]
-        )
+        if node.target in _NUMBERS_DRAWN:
+            found += [item for item in node.users if item.args[1] in _NUMBERS_DRAWN[node.target]]
+        elif isinstance(node.val, TensorMeta):
+            found.append(node)
+        else:
+            found += [item for item in node.users if isinstance(item.val, TensorMeta)]
     return found
+
+
+#: Which results of a random operator with several are the random numbers themselves.
+_NUMBERS_DRAWN = {aten.native_dropout.default: (1,)}
 
 
 def _leaf(value: Any) -> Any:

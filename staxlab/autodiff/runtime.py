@@ -121,7 +121,8 @@ def _positions(places: Sequence[tuple[str, int]], primals: int, outputs: int) ->
 
 def _function_of(region: TrainingRegion) -> type[torch.autograd.Function]:
     """The autograd function of a region (Section 5.6)."""
-    count = len(region.joint.outputs)
+    drawn = len(region.joint.drawn)  # kept, and given to nobody
+    count = len(region.joint.outputs) - drawn
     plain = [k for k in range(count) if region.joint.tangents[k] is None]
 
     class CompiledRegion(torch.autograd.Function):
@@ -136,7 +137,7 @@ def _function_of(region: TrainingRegion) -> type[torch.autograd.Function]:
                 ctx.primals = _primals_for_grad(inputs)
             else:
                 saved += [before[k] if k in before else inputs[k] for k in region.second_reads]
-                saved += outputs[count - len(region.joint.drawn) :]
+                saved += delivered[count : count + drawn]
             ctx.saves = bool(saved)
             ctx.hooked = [describe_value(value) for value in saved] if _saved_tensors_hooks(True) else None
             ctx.save_for_backward(*saved)

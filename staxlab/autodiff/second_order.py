@@ -8,13 +8,14 @@ anew. They are inputs here, delivered by the forward pass that drew them.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from ..capture.graph import Graph, Node, map_nodes
+from ..capture.graph import Graph, Node, map_nodes, nodes_in
 from ..capture.module import GraphModule
 from ..operators.graph import OperatorGraph
 from .graph import JointGraph
@@ -52,8 +53,8 @@ def gradient_program(joint: JointGraph, undefined: Collection[int] = ()) -> Grad
     for node in joint.graph:
         if node in copies or node not in needed:
             continue
-        args, kwargs = map_nodes(node.args, copies.__getitem__), map_nodes(node.kwargs, copies.__getitem__)
-        target = _DIFFERENTIABLE.get(node.target, node.target) if node.op == "call_function" else node.target
+        target, args, kwargs = _computed(node)
+        args, kwargs = map_nodes(args, copies.__getitem__), map_nodes(kwargs, copies.__getitem__)
         copies[node] = _copy(graph, node, node.op, target, args, kwargs)
     graph.set_output(tuple(None if node is None else copies[node] for node in joint.gradients))
     graph.check()
@@ -65,13 +66,26 @@ def gradient_program(joint: JointGraph, undefined: Collection[int] = ()) -> Grad
     return GradientProgram(pruned.module, reads, places)
 
 
+def _computed(node: Node) -> tuple[Any, tuple, dict[str, Any]]:
+    """What a node calls, such that autograd can differentiate it and nothing is drawn."""
+    if node.target is aten.copy.default:
+        return _contents, node.args, node.kwargs
+    if node.target is operator.getitem and node.args[1] == 0:
+        call = node.args[0]
+        masks = [item for item in call.users if item.args[1] == 1]
+        if call.target is aten.native_dropout.default and masks:
+            return _dropped_out, (call.args[0], masks[0], *call.args[1:]), {}
+    return node.target, node.args, node.kwargs
+
+
 def _contents(target: torch.Tensor, source: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
     """What ``target`` is after ``target.copy_(source)``. For ``aten.copy`` autograd has no derivative."""
     return torch.zeros_like(target).copy_(source)
 
 
-#: Functional twins of writes that autograd cannot differentiate, and what does the same.
-_DIFFERENTIABLE = {aten.copy.default: _contents}
+def _dropped_out(x: torch.Tensor, mask: torch.Tensor, p: float, train: bool | None) -> torch.Tensor:
+    """The first result of ``native_dropout``, from its second."""
+    return x * mask * (1 / (1 - p) if train and p < 1 else 1.0)
 
 
 def _copy(graph: Graph, node: Node, op: str, target: Any, args: tuple, kwargs: dict[str, Any]) -> Node:
@@ -88,5 +102,6 @@ def _needed(results: list[Node], inputs: list[Node]) -> set[Node]:
         if node not in needed:
             needed.add(node)
             if node not in stop:
-                pending.extend(node.inputs)
+                _, args, kwargs = _computed(node)
+                pending.extend(nodes_in((args, kwargs)))
     return needed

@@ -26,9 +26,10 @@ class Obstacle:
     "mutation" (the operator has no functional twin, a view no inverse), "overlap" (elements of what is written share
     memory), "written-twice" (a call writes, or writes and reads, the same memory), "shared-input" (inputs overlap),
     "outside" (``as_strided`` looks beyond the tensor), "reshaped" (the shape changes in place), "constant" (a tensor of
-    the program itself) or "random-layout" (the draw follows strides). Where gradients are recorded there are two more:
-    "gradient-write" (an input is modified in place, and that is part of what is differentiated) and "saved-write" (a
-    value is modified that eager execution saved for its backward pass before, which raises there).
+    the program itself) or "random-layout" (the draw follows strides). Where gradients are recorded there are three
+    more: "gradient-write" (an input is modified in place, and that is part of what is differentiated), "saved-write" (a
+    value is modified that eager execution saved for its backward pass before, which raises there) and "phase" (complex
+    vectors whose gradient exists only where it does not depend on their phase).
     """
 
     node: str

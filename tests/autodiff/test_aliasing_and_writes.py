@@ -495,6 +495,43 @@ def a_kept_input_dies_after_backward(compiled):
     return [a, r() is None]
 
 
+@scenario
+def a_result_and_its_detached_self(compiled):
+    f = compiled(lambda a: ((y := a.exp()), y.detach()))
+    x = tensor(3)
+    y, z = f(x)
+    y.sum().backward()
+    return [x.grad, y.requires_grad, z.requires_grad, z.data_ptr() == y.data_ptr()]
+
+
+@scenario
+def a_detached_result_first(compiled):
+    f = compiled(lambda a: ((y := a.exp()).detach(), y))
+    x = tensor(3)
+    z, y = f(x)
+    y.sum().backward()
+    return [x.grad, y.requires_grad, z.requires_grad, z.data_ptr() == y.data_ptr()]
+
+
+@scenario
+def copies_of_a_result(compiled):
+    f = compiled(lambda a: ((y := a * 2), y + 0, y.clone(), y.contiguous(), y.view(3)))
+    x = tensor(3)
+    r = f(x)
+    sum((k + 1) * q.sum() for k, q in enumerate(r)).backward()
+    return [x.grad, [[p is q for p in r] for q in r], [[p.data_ptr() == q.data_ptr() for p in r] for q in r]]
+
+
+@scenario
+def equal_results_stay_apart(compiled):
+    f = compiled(lambda a: (a * 2, a * 2))
+    x = tensor(3)
+    y, z = f(x)
+    y.mul_(3)
+    (y + z).sum().backward()
+    return [x.grad, y, z]
+
+
 # What eager execution keeps, and a compiled region computes again. An input read for that must stay as it is: eager
 # execution, which kept the result, would not notice; here it is an error, and never a wrong gradient.
 

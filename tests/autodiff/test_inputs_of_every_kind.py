@@ -535,6 +535,18 @@ def channels_last(compiled):
     return [y, y.stride(), x.grad.stride(), m[0].weight.grad.stride(), x.grad, m[0].weight.grad]
 
 
+@scenario
+def spectral_norm(compiled):
+    torch.manual_seed(0)
+    m = torch.nn.utils.parametrizations.spectral_norm(nn.Linear(3, 2))
+    f = compiled(m)
+    x = tensor(3, 3)
+    for _ in range(3):
+        y = f(x)
+        y.pow(2).sum().backward()
+    return [y, x.grad] + [p.grad for p in m.parameters()]
+
+
 @pytest.mark.parametrize("name, backend", scenario.cases())
 def test_as_in_eager_execution(name, backend):
     scenario.check(name, backend)

@@ -146,6 +146,151 @@ def batched_second_derivatives(compiled):
     return [whole, torch.autograd.functional.hessian(f, x, vectorize=True)]
 
 
+@scenario
+def dropout_as_a_result(compiled):
+    f = compiled(lambda a: F.dropout(a, 0.5), options=TWICE)
+    x = tensor(30)
+    torch.manual_seed(0)
+    y = f(x)
+    (g,) = torch.autograd.grad(y.pow(3).sum(), x, create_graph=True)
+    g.pow(2).sum().backward()
+    return [y, g, x.grad]
+
+
+@scenario
+def random_numbers_as_a_result(compiled):
+    f = compiled(lambda a: (r := torch.rand(3), r * a.exp()), options=TWICE)
+    x = tensor(3)
+    torch.manual_seed(0)
+    r, y = f(x)
+    (g,) = torch.autograd.grad(y.pow(3).sum(), x, create_graph=True)
+    g.pow(2).sum().backward()
+    return [r, y, g, x.grad]
+
+
+@scenario
+def native_dropout_whose_result_is_read(compiled):
+    f = compiled(lambda a: torch.native_dropout(a, 0.5, True)[0].exp(), options=TWICE)
+    x = tensor(30)
+    torch.manual_seed(0)
+    y = f(x)
+    (g,) = torch.autograd.grad(y.pow(3).sum(), x, create_graph=True)
+    g.pow(2).sum().backward()
+    return [y, g, x.grad]
+
+
+@scenario
+def attention(compiled):
+    f = compiled(lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True).sin(), options=TWICE)
+    a = [tensor(1, 2, 5, 4, seed=i) for i in range(3)]
+    y = f(*a)
+    y.pow(2).sum().backward()
+    g = f(*a)
+    r = attempt(lambda: torch.autograd.grad(g.sum(), a, create_graph=True)[0].sum().backward())
+    return [y, [x.grad for x in a], r]
+
+
+@scenario
+def attention_with_dropout(compiled):
+    f = compiled(lambda q, k, v: F.scaled_dot_product_attention(q, k, v, dropout_p=0.3).sin(), options=TWICE)
+    a = [tensor(1, 2, 5, 4, seed=i) for i in range(3)]
+    torch.manual_seed(0)
+    y = f(*a)
+    g = torch.autograd.grad(y.sum(), a, create_graph=True)
+    sum(q.pow(2).sum() for q in g).backward()
+    return [y, g, [x.grad for x in a]]
+
+
+@scenario
+def group_norm(compiled):
+    m = nn.GroupNorm(2, 4)
+    f = compiled(m, options=TWICE)
+    x = tensor(3, 4, 5)
+    y = f(x)
+    (g,) = torch.autograd.grad(y.pow(3).sum(), x, create_graph=True)
+    g.pow(2).sum().backward()
+    return [y, g, x.grad]
+
+
+@scenario
+def batch_norm(compiled):
+    m = nn.BatchNorm1d(4)
+    f = compiled(m, options=TWICE)
+    x = tensor(3, 4, 5)
+    for _ in range(2):
+        y = f(x)
+        (g,) = torch.autograd.grad(y.pow(3).sum(), x, create_graph=True)
+        g.pow(2).sum().backward()
+    return [y, g, x.grad, m.running_mean, m.running_var]
+
+
+@scenario
+def a_convolutional_net(compiled):
+    torch.manual_seed(0)
+    m = nn.Sequential(
+        nn.Conv2d(2, 3, 3, padding=1),
+        nn.LayerNorm([4, 4]),
+        nn.SiLU(),
+        nn.MaxPool2d(2),
+        nn.ELU(),
+        nn.AvgPool2d(2),
+        nn.Flatten(),
+        nn.Linear(3, 2),
+        nn.LogSoftmax(-1),
+    )
+    f = compiled(m, options=TWICE)
+    x = tensor(3, 2, 4, 4)
+    y = f(x)
+    (g,) = torch.autograd.grad(y.pow(3).sum(), x, create_graph=True)
+    g.pow(2).sum().backward()
+    return [y, g, x.grad] + [p.grad for p in m.parameters()]
+
+
+@scenario
+def weight_norm(compiled):
+    torch.manual_seed(0)
+    m = torch.nn.utils.parametrizations.weight_norm(nn.Linear(3, 2))
+    f = compiled(m, options=TWICE)
+    x = tensor(3, 3)
+    y = f(x)
+    (g,) = torch.autograd.grad(y.pow(3).sum(), x, create_graph=True)
+    g.pow(2).sum().backward()
+    return [y, g, x.grad] + [p.grad for p in m.parameters()]
+
+
+@scenario
+def embeddings_and_indices(compiled):
+    f = compiled(
+        lambda w, i: F.embedding(i, w).pow(3).sum() + w[i].pow(2).sum() + w.index_select(0, i).exp().sum(),
+        options=TWICE,
+    )
+    w = tensor(4, 3)
+    i = torch.tensor([0, 0, 2])
+    y = f(w, i)
+    (g,) = torch.autograd.grad(y, w, create_graph=True)
+    g.pow(2).sum().backward()
+    return [y, g, w.grad]
+
+
+@scenario
+def scattered_writes(compiled):
+    def h(w, i):
+        y = torch.zeros(4, 3).index_add(0, i, w)
+        y[1:3] = w[:2].sin()
+        y.fill_diagonal_(1.0)
+        y.masked_fill_(y > 2, 0.0)
+        y[:, 0].mul_(2)
+        return y.pow(3).sum() + torch.cat([w, y]).sort(0)[0].pow(2).sum() + y.cumsum(0).prod()
+
+    f = compiled(h, options=TWICE)
+    w = tensor(3, 3)
+    i = torch.tensor([0, 0, 2])
+    y = f(w, i)
+    (g,) = torch.autograd.grad(y, w, create_graph=True)
+    g.pow(2).sum().backward()
+    return [y, g, w.grad]
+
+
 @pytest.mark.parametrize("name, backend", scenario.cases())
 def test_as_in_eager_execution(name, backend):
     scenario.check(name, backend)
