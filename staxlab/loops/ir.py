@@ -182,7 +182,8 @@ class OutputReference:
 class LoopProgram:
     """What lowering delivers: inputs, buffers in an order in which they can be computed, and outputs.
 
-    ``decisions`` holds every realization decision (Section 6.6) with the rule that fired.
+    ``decisions`` holds every realization decision (Section 6.6), with the rule that fired, and on a GPU a decision for
+    every reduction: in how many segments it is computed (Section 6.5).
     """
 
     inputs: tuple[InputBuffer, ...]

@@ -31,7 +31,12 @@ def panes(record: Any) -> list[Pane]:
         summary += f", {extern} of them computed by PyTorch"
     parts = [listing(lines, "ir", name="loop IR")]
     if record.decisions:
-        parts.append(decisions_table(record.decisions, "Which values become buffers, and why (Section 6.6)"))
+        parts.append(
+            decisions_table(
+                record.decisions,
+                "Which values become buffers, which reductions are split, and why (Sections 6.5 and 6.6)",
+            )
+        )
     return [Pane("loops", "Loop IR", join(parts), summary, source_of(lines))]
 
 

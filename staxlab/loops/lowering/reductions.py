@@ -3,6 +3,10 @@
 ``y(i) = merge over r of f(i, r)``. The accumulator of half precision is float32, that of integer sums int64. Means,
 norms and variances are a reduction and a pointwise epilogue, which stays a compute function until somebody reads it.
 A variance takes two passes, mean first, as ``sum(x*x) - n*mean**2`` would cancel.
+
+Rules say what is merged, not in what order. A reduction whose outputs are too few for a GPU becomes two levels when it
+is given memory (:mod:`staxlab.loops.splitting`); argmax and argmin, which carry positions along, stay whole, and so do
+scans and matrix products, which are library calls.
 """
 
 from __future__ import annotations
