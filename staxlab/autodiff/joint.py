@@ -57,6 +57,7 @@ class JointRecorder(Recorder):
         self.differentiably = False
         self.positions: dict[int, Position] = {}  # of the forward call with this autograd sequence number
         self.packed: dict[Node, None] = {}
+        self.unpacked: set[Node] = set()
         self.stale: list[Obstacle] = []
 
     def trace_joint(self, inputs: list[Any], *, keep_drawn: bool = False) -> JointGraph:
@@ -68,14 +69,16 @@ class JointRecorder(Recorder):
         self._define_inputs(leaves)
         versions = Versions(value for value in inputs if isinstance(value, torch.Tensor))
         primals = self.graph.placeholders
-        with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(self._pack, self._unpack):
-            with self:
-                returned = flatten(self._run_forward(leaves))
+        try:
+            with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(self._pack, self._unpack):
+                with self:
+                    returned = flatten(self._run_forward(leaves))
+                outputs, results = self._results(returned, leaves)
+                mark = self.graph.nodes[-1] if len(self.graph) else None
+                tangents = self._tangents(outputs)
+                gradients = self._backward(outputs, tangents, leaves)
+        finally:
             versions.restore()
-            outputs, results = self._results(returned, leaves)
-            mark = self.graph.nodes[-1] if len(self.graph) else None
-            tangents = self._tangents(outputs)
-            gradients = self._backward(outputs, tangents, leaves)
         recorded = self.graph.nodes
         backward = set(recorded[recorded.index(mark) + 1 :] if mark is not None else recorded)
         drawn = _drawn(recorded, backward) if keep_drawn else []
@@ -100,7 +103,7 @@ class JointRecorder(Recorder):
             frozenset(backward & alive),
             results,
             tuple(drawn),
-            tuple(node for node in self.packed if node in alive),
+            tuple(node for node in self._saved_by_eager() if node in alive),
             tuple(write_backs),
             (*self._obstacles(alive), *self.stale, *obstacles),
             tuple(self.log.decomposed),
@@ -121,7 +124,7 @@ class JointRecorder(Recorder):
                 remedy="write into a copy (.clone()), or where no gradient is needed under torch.no_grad()",
             ) from error
 
-    def _pack(self, tensor: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, int]:
+    def _pack(self, tensor: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, int, Node]:
         """Autograd keeps a value: the tensor that holds its contents now, the object itself and its version."""
         with torch.no_grad(), self:
             node = self.node_of(tensor)
@@ -129,12 +132,12 @@ class JointRecorder(Recorder):
         value = tensor if entry is None or entry.value is None else entry.value
         if not self.in_backward:
             self.packed[node] = None
-        return value, tensor, tensor._version
+        return value, tensor, tensor._version, node
 
-    def _unpack(self, packed: tuple[torch.Tensor, torch.Tensor, int]) -> torch.Tensor:
-        value, tensor, version = packed
+    def _unpack(self, packed: tuple[torch.Tensor, torch.Tensor, int, Node]) -> torch.Tensor:
+        value, tensor, version, node = packed
+        self.unpacked.add(node)
         if tensor._version != version:
-            node = self.table.get(tensor).node if self.table.get(tensor) else self.node_of(tensor)
             reason = "a value that the backward pass needs is modified in place later; eager's backward() raises"
             self.stale.append(Obstacle(node.name, "saved-write", reason, node.location))
         return value
@@ -286,12 +289,17 @@ class JointRecorder(Recorder):
                 found.append(Obstacle(node.name, "phase", reason, node.location))
         return found
 
+    def _saved_by_eager(self) -> list[Node]:
+        """What is packed and then asked for: the rest belongs to values that nobody returns, and dies with them."""
+        return list(dict.fromkeys(self.behind.get(node, node) for node in self.packed if node in self.unpacked))
+
     def _drop_aliases(self) -> None:
         """``detach`` says something to autograd and nothing to a graph of values."""
+        self.behind: dict[Node, Node] = {}  # what an alias stood for
         for node in self.graph.nodes:
             if node.target in (aten.detach.default, aten.alias.default) and isinstance(node.args[0], Node):
+                self.behind[node] = node.args[0]
                 node.replace_all_uses_with(node.args[0])
-                self.packed = {node.args[0] if kept is node else kept: None for kept in self.packed}
 
 
 #: Decompositions into vectors that are unique up to a factor, and which of their results those are.

@@ -1,4 +1,4 @@
-"""Compiled regions under autograd (Section 5.6): eager's gradients, errors, hooks, aliasing, and what is left undefined."""
+"""Compiled regions under autograd (Section 5.6): eager's gradients, errors, hooks, aliasing, undefined gradients."""
 
 from __future__ import annotations
 
@@ -140,9 +140,9 @@ def test_eagers_error_about_a_value_modified_inside_is_kept():
     compiled = staxlab.compile(function)
     with pytest.warns(FallbackWarning, match="modified in place"):
         loss = compiled(x)
-    for loss in (loss, function(x)):
+    for value in (loss, function(x)):
         with pytest.raises(RuntimeError, match="modified by an inplace operation"):
-            loss.backward()
+            value.backward()
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -324,3 +324,26 @@ def test_gradgradcheck_in_double_precision():
     compiled = staxlab.compile(lambda x, w: torch.tanh(x @ w), options={"double_backward": True})
     arguments = (tensor(2, 3, dtype=torch.float64), tensor(3, 2, dtype=torch.float64))
     assert torch.autograd.gradgradcheck(compiled, arguments)
+
+
+def test_an_input_without_gradient_may_be_modified_before_it_is_used():
+    def function(x, w):
+        return (x.mul_(2) * w).sum()
+
+    gradients = []
+    for f in (function, staxlab.compile(function, strict_native=True)):
+        x, w = torch.arange(4.0), tensor(4)
+        f(x, w).backward()
+        gradients.append((w.grad, x, x._version))
+    assert all(torch.equal(a, b) for a, b in zip(*(g[:2] for g in gradients), strict=True))
+    assert gradients[0][2] == gradients[1][2]
+
+
+def test_what_eager_keeps_for_values_nobody_returns_does_not_count():
+    def function(x, w):
+        _ = (x * w).exp() * w  # packed, and freed at once
+        return (x @ w).tanh().sum()
+
+    compilation = staxlab.explain(function, tensor(4, 4), tensor(4, 4))
+    assert [node.name for node in compilation.joint.saved_by_eager] == ["w", "x", "tanh"]
+    assert compilation.partition.eager_bytes == 64
