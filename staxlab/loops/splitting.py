@@ -45,7 +45,7 @@ from .semantics import neutral_element
 
 TOPIC = "split-reduction"
 
-# Elements a thread takes in at least, so that starting and merging stay small beside its work, and at most.
+# ``e_max``: elements that a thread takes in at most, until there are more than that for every thread of the device.
 ELEMENTS_MOST = 512
 # How far from the wanted number of elements per thread a divisor of the length may lie and still be taken for it.
 NEAR_MOST = 50
@@ -132,7 +132,8 @@ class SplitRule:
 
     @property
     def blocks_wanted(self) -> int:
-        """``b``: instances of ``m`` threads that occupy half the device, each of them with twice its share."""
+        """``b``: instances of ``m`` threads that make half of what the device holds, which leaves room for larger
+        ones (a looped row kernel has up to ``2 m`` threads)."""
         return self.resident_threads // (2 * self.threads)
 
     def elements_per_thread(self, n: int, n_r: int) -> int:

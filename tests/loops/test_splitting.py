@@ -366,3 +366,39 @@ def test_the_reference_semantics_stay_within_the_bound(n, seed):
     error = abs(run(operators, program, x).item() - math.fsum(x.tolist()))
     assert error <= summation_bound(n, plan, x.abs().double().sum().item())
     assert plan.height < n - 1
+
+
+# -- inputs nobody here wrote -----------------------------------------------------------------------------------------
+
+
+def survey_on_a_tiny_device(monkeypatch, dtype: torch.dtype, every: int) -> None:
+    """PyTorch's operator samples, lowered for a device that splits almost everything."""
+    pytest.importorskip("expecttest", reason="PyTorch's operator database needs expecttest (the dev extra)")
+    from staxlab.loops.lowering import graph
+
+    from . import opinfo
+
+    count = 0
+    real = graph.two_levels
+
+    def counted(*arguments):
+        nonlocal count
+        levels, decision = real(*arguments)
+        count += levels is not None
+        return levels, decision
+
+    monkeypatch.setattr(graph, "two_levels", counted)
+    monkeypatch.setattr(opinfo, "CPU", TINY)
+    _, failures = opinfo.survey(dtype, 2, every=every)
+    assert not failures, "\n".join(failures)
+    assert count > 0
+
+
+def test_samples_of_every_eighth_operator(monkeypatch):
+    survey_on_a_tiny_device(monkeypatch, torch.float32, 8)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.int64, torch.bool])
+def test_samples_of_every_operator(monkeypatch, dtype):
+    survey_on_a_tiny_device(monkeypatch, dtype, 1)
