@@ -13,6 +13,7 @@ judge                  claim it checks
 =====================  ==================================================================================
 ``same_quantity``      "this formula is the quantity", by exact comparison at many points
 ``close_to``           "this number is the value", within a stated tolerance
+``same_numbers``       "these numbers are the vector or matrix", exactly
 ``one_of``             "this option is the right one"
 ``derivation``         "each step follows, from the given start to the given end" (SymPy)
 ``construction``       "this function builds what was asked for", by building and brute force
@@ -172,6 +173,29 @@ def close_to(
         if isinstance(answer, float) and values_agree(answer, truth, FIRST_DIGITS):
             return nearly(TOO_FEW_DIGITS, yours, mistake="rounded")
         return wrong("Not this number.", yours, ("the value is", direction(answer, truth)))
+
+    return judge
+
+
+def same_numbers(truth: Any, *, slips: Iterable[Slip] = (), praise: str = "Right.") -> Judge:
+    """The nested numbers (a ``Numbers`` field) are ``truth``, entry by entry. Slips give nested numbers as well."""
+
+    def flat(value: Any) -> list[Value]:
+        return [entry for part in value for entry in flat(part)] if isinstance(value, list | tuple) else [value]
+
+    def agreeing(answer: Any, other: Any) -> tuple[int, int]:
+        mine, theirs = flat(answer), [Fraction(entry) for entry in flat(other)]
+        return sum(map(values_agree, mine, theirs)), max(len(mine), len(theirs))
+
+    def judge(answer: Any) -> Verdict:
+        good, entries = agreeing(answer, truth)
+        if good == entries:
+            return right(praise)
+        for slip in slips:
+            same, count = agreeing(answer, slip.answer)
+            if same == count:
+                return slip.verdict()
+        return wrong("Not all of these numbers are right.", ("right are", f"{good} of {entries}"))
 
     return judge
 
