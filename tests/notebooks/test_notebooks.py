@@ -39,6 +39,21 @@ LIVE = {
             "PassCosts",
         },
     ),
+    "05_differentiation": (
+        13,
+        {
+            "OperatorGraph",
+            "ReverseSweep",
+            "JointGraph",
+            "Flow",
+            "Partition",
+            "Compilation",
+            "MemoryTimeline",
+            "Reversal",
+            "TradeOff",
+            "Frontier",
+        },
+    ),
 }
 
 
