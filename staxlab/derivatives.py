@@ -76,8 +76,9 @@ class Derivative:
 
     def __call__(self, primals: tuple, tangents: tuple) -> Any:
         _check(self.kind, primals, tangents)
+        seen: set[int] = set()
         with torch.no_grad():
-            return self._dispatcher(tuple(primals), tuple(tangents))
+            return self._dispatcher(_apart(tuple(primals), seen), _apart(tuple(tangents), seen))
 
 
 def _others(value: Any) -> Any:
@@ -91,6 +92,20 @@ def _others(value: Any) -> Any:
     if isinstance(value, (tuple, list)):
         return type(value)([_others(part) for part in value])
     return value
+
+
+def _apart(value: Any, seen: set[int]) -> Any:
+    """The same structure, where no tensor object occurs again: each place is a variable of its own."""
+    if isinstance(value, torch.Tensor):
+        if id(value) in seen:
+            return value.detach()
+        seen.add(id(value))
+        return value
+    if isinstance(value, dict):
+        return {key: _apart(part, seen) for key, part in value.items()}
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*(_apart(part, seen) for part in value))
+    return type(value)([_apart(part, seen) for part in value]) if isinstance(value, (tuple, list)) else value
 
 
 def _check(kind: str, primals: Any, tangents: Any) -> None:

@@ -18,6 +18,7 @@ import torch
 from torch.autograd import forward_ad
 
 from ..capture.module import GraphModule
+from ..errors import OptionError
 from ..operators.graph import OperatorGraph
 from ..operators.record import Recorder, run_node_by_node
 from ..operators.structure import flatten
@@ -88,6 +89,13 @@ class _ForwardOverReverse(_ForwardMode, JointRecorder):
 
     def _results_of(self, returned: list[Any], primals: list[torch.Tensor]) -> list[Any]:
         value = returned[0]
+        if not isinstance(value, torch.Tensor) or value.dim() or not value.is_floating_point():
+            shape = f"a tensor of shape {list(value.shape)}" if isinstance(value, torch.Tensor) else repr(value)
+            raise OptionError(
+                f"the Hessian is that of a function whose result is one real number, and this one returns {shape}",
+                remedy="return a 0-dim floating-point tensor, such as a sum",
+            )
+        self.differentiably = True  # not every adjoint that PyTorch prefers has a tangent
         found = self._run_engine([value], [torch.ones_like(value)], primals)
         gradients = [torch.zeros_like(x) if g is None else g for x, g in zip(primals, found, strict=True)]
         return [forward_ad.unpack_dual(value).primal.detach(), *_halves(gradients)]

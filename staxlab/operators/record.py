@@ -52,6 +52,7 @@ from .tensors import Entry, Home, TensorTable, ViewStep, storage_key
 __all__ = ["Decomposed", "Obstacle", "OperatorGraph", "Recorder", "record"]
 
 aten = torch.ops.aten
+_forward_ad = vars(torch.autograd.forward_ad)
 
 
 def record(
@@ -239,8 +240,8 @@ class Recorder(TorchDispatchMode):
             with self:
                 return decomposition_of(func)(*args, **kwargs)
         if func in VECTORS_TOO and self.captured is not None:
-            needed = args[0].requires_grad and torch.is_grad_enabled()  # by the adjoint
-            if self.captured.target_name().rpartition(".")[2] in SPECTRA and not needed:
+            derived = args[0].requires_grad and torch.is_grad_enabled() or _forward_ad["_current_level"] >= 0
+            if self.captured.target_name().rpartition(".")[2] in SPECTRA and not derived:
                 args = (*complete_arguments(func, args, kwargs)[0][:2], False)
         written = written_arguments(func, args, kwargs)
         if written:
