@@ -217,7 +217,9 @@ def _failure(stage: Stage, error: Exception) -> Fallback:
     if isinstance(error, StaxError):
         return Fallback(where + error.what.replace("\n", "; "), error.remedy, error.where)
     text = str(error).replace("\n", "; ")
-    return Fallback(f"{where}{type(error).__name__}: {text}", "this is a defect of the compiler, please report it")
+    missing = isinstance(error, NotImplementedError) or "is not implemented" in text  # a derivative PyTorch lacks
+    remedy = None if missing else "this is a defect of the compiler, please report it"
+    return Fallback(f"{where}{type(error).__name__}: {text}", remedy)
 
 
 def _run_stage(compilation: Compilation, stage: Stage) -> None:
@@ -281,7 +283,7 @@ def _obstacle(compilation: Compilation, stage: str) -> Fallback | None:
 def _fall_back(compilation: Compilation, fallback: Fallback, warned: dict | None) -> None:
     if compilation.derivative and compilation.operators is None:
         raise LoweringError(
-            f"the {compilation.derivative} of {compilation.name} cannot be compiled: {fallback.reason}",
+            f"the {compilation.name} cannot be compiled: {fallback.reason}",
             where=fallback.where,
             remedy=fallback.remedy or "use torch.func on the function itself",
         )

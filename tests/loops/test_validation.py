@@ -1,0 +1,177 @@
+"""Translation validation through the option: right kernels pass, and a damaged one of any class is found."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import warnings
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import staxlab
+from staxlab.codegen import cpp
+from staxlab.codegen.cpp import operations, reductions
+from staxlab.codegen.kernel import KernelSet
+from staxlab.errors import FallbackWarning, ValidationError
+from staxlab.provenance import Line
+from tests.codegen.cpp_support import RUNNABLE
+
+needs_vectors = pytest.mark.skipif(RUNNABLE[0] != "avx512", reason="the texts below are those of 16 lanes")
+
+
+def data(*shape: int, dtype: torch.dtype = torch.float32, seed: int = 0) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    if dtype.is_floating_point:
+        return torch.randn(*shape, generator=generator).to(dtype)
+    return torch.randint(0, 7, shape, generator=generator).to(dtype)
+
+
+def validated(function: Callable, *inputs: torch.Tensor, **options):
+    """The compilation of a function whose kernels were all validated."""
+    compiled = staxlab.compile(function, options={"validate": True, **options})
+    compiled(*inputs)
+    compilation = compiled.versions[0].compilation
+    assert compilation.fallback_reason is None, compilation.fallback_reason
+    return compilation
+
+
+# One program for each class of kernel. All of them round to bfloat16, multiply and subtract.
+def body(x):
+    return x.to(torch.bfloat16).float() * 2 - 1
+
+
+CLASSES: dict[str, tuple[Callable, tuple[torch.Tensor, ...]]] = {
+    "pointwise": (lambda x, y: torch.where(x > 0, body(x), y[:, None]), (data(37, 70), data(37))),
+    "row reduction": (lambda x: body(x).sum(-1), (data(6, 167),)),
+    "column reduction": (lambda x: body(x).sum(0), (data(301, 107),)),
+    "full reduction": (lambda x: body(x).sum(), (data(70_003),)),
+    "argmax": (lambda x: body(x).argmax(-1), (data(6, 167),)),
+    "indirect": (lambda x, i: body(x[i]), (data(37, 70), data(19, dtype=torch.int64))),
+    "concatenation": (lambda x, y: body(torch.cat([x, y], 1)), (data(37, 70), data(37, 9))),
+    "transposed": (lambda x: body(x).t().contiguous(), (data(37, 70),)),
+}
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_right_kernels_pass(name):
+    function, inputs = CLASSES[name]
+    validation = validated(function, *inputs).validation
+    assert validation.passed and validation.require() is validation
+    for kernel in validation.kernels:
+        assert kernel.compared and kernel.free == 0 and len(kernel.data) >= 6
+        assert kernel.order == (2 if name in ("row reduction", "full reduction") else 1)
+        assert kernel.deviation <= kernel.bound
+        assert kernel.verdict == ("equal bit for bit" if kernel.order == 1 else "within the bound")
+
+
+def test_it_costs_nothing_when_it_is_off():
+    function, inputs = CLASSES["row reduction"]
+    compilation = staxlab.explain(function, *inputs)
+    assert compilation.validation is None and "validation" not in compilation.timings
+
+
+def test_a_target_that_is_not_here_is_not_validated():
+    compiled = staxlab.explain(lambda x: x + 1, data(4), target="sm_90", options={"validate": True})
+    assert compiled.validation is None and compiled.fallback_reason is None
+
+
+# -- planted faults ------------------------------------------------------------------------------------------------------
+
+# fault: {class of kernel: (text of the kernel, what takes its place)}; the printer's own tables are changed by PRINTER.
+TEXTS: dict[str, dict[str, tuple[str, str]]] = {
+    "mask dropped": {
+        "pointwise": (r", first<\d+>\);|\(t4, lanes\)", ");"),
+        "row reduction": (r"keep\(first<\d+>", "keep(first<16>"),
+        "column reduction": (r"(store_vector\(.*), first<\d+>\)", r"\1)"),
+        "full reduction": (r"keep\(first<\d+>", "keep(first<16>"),
+        "argmax": (r"keep\(first<\d+>", "keep(first<16>"),
+        "indirect": (r"(store_vector\(.*), lanes\)", r"\1)"),
+        "concatenation": (r"= select\(t4, t5, t2\)", "= t5"),
+        "transposed": (r"first<5>", "first<9>"),
+    },
+    "wrong stride": {
+        "pointwise": (r"in_x \+ 70\*i0", "in_x + 69*i0"),
+        "row reduction": (r"167\*i0", "166*i0"),
+        "column reduction": (r"107\*r0", "106*r0"),
+        "full reduction": (r"in_x \+ r0", "in_x + r0/2"),
+        "argmax": (r"167\*i0", "166*i0"),
+        "indirect": (r"70\*subscript0", "69*subscript0"),
+        "concatenation": (r"in_y \+ 9\*i0", "in_y + 8*i0"),
+        "transposed": (r"70\*i1, 70", "70*i1, 69"),
+    },
+    "dropped tail": {
+        "pointwise": (r"^ *element\(64, first<\d+>\);$", ""),
+        "row reduction": (r"^.*= keep\(.*$", ""),
+        "column reduction": (r"^.*= acc \+ element\(i0, r0, first<\d+>\);$", ""),
+        "full reduction": (r"^.*= keep\(.*$", ""),
+        "argmax": (r"^.*= keep\(.*$", ""),
+        "indirect": (r"^ *element\(64, first<\d+>\);$", ""),
+        "concatenation": (r"^ *element\(72, first<\d+>\);$", ""),
+        "transposed": (r"^ *else tile\(.*$", ""),
+    },
+    "lost accumulator": {
+        "row reduction": (r"\(acc2 \+ acc3\)", "acc2"),
+        "column reduction": (r"16, acc1\)", "16, acc0)"),
+        "full reduction": (r"\(acc2 \+ acc3\)", "acc2"),
+        "argmax": (r"\(acc2, acc3\)", "(acc2, acc2)"),
+    },
+    "wrong cast": {
+        "pointwise": (r"round_bf16\(", "("),
+        "row reduction": (r"round_bf16\(", "("),
+        "column reduction": (r"round_bf16\(", "("),
+        "full reduction": (r"round_bf16\(", "round_f16("),
+        "argmax": (r"\(i64\)result", "(i64)(i8)result"),
+        "indirect": (r"round_bf16\(", "("),
+        "concatenation": (r"round_bf16\(", "("),
+        "transposed": (r"round_bf16\(", "("),
+    },
+}
+REDUCED = ("row reduction", "column reduction", "full reduction", "argmax")
+PRINTER: dict[str, tuple[Callable, tuple[str, ...]]] = {
+    "operator flipped": (lambda patch: patch.setitem(operations.FLOAT, "sub", "{0} + {1}"), tuple(CLASSES)),
+    "wrong neutral element": (
+        lambda patch: patch.setattr(reductions, "neutral_element", lambda kind, dtype: 0 if kind == "argmax" else 1),
+        REDUCED,
+    ),
+}
+PAIRS = [(fault, name) for fault, texts in TEXTS.items() for name in texts]
+PAIRS += [(fault, name) for fault, (_, names) in PRINTER.items() for name in names]
+QUICK = {("operator flipped", "pointwise"), ("dropped tail", "row reduction"), ("lost accumulator", "full reduction"),
+         ("wrong neutral element", "argmax"), ("mask dropped", "transposed")}  # fmt: skip
+
+
+def plant(monkeypatch, fault: str, name: str) -> None:
+    if fault in PRINTER:
+        PRINTER[fault][0](monkeypatch)
+        return
+    pattern, wrong = TEXTS[fault][name]
+    generate = cpp.generate
+
+    def damaged(*arguments):
+        kernels = []
+        for kernel in generate(*arguments):
+            lines = tuple(Line(re.sub(pattern, wrong, line.text), line.origins) for line in kernel.lines)
+            assert lines != kernel.lines, f"the text to damage is not there:\n{kernel.source}"
+            kernels.append(dataclasses.replace(kernel, lines=lines))
+        return KernelSet(tuple(kernels))
+
+    monkeypatch.setattr(cpp, "generate", damaged)
+
+
+@needs_vectors
+@pytest.mark.parametrize(
+    ("fault", "name"), [pytest.param(*pair, marks=() if pair in QUICK else pytest.mark.slow) for pair in PAIRS]
+)
+def test_a_planted_fault_is_found(fault, name, monkeypatch):
+    function, inputs = CLASSES[name]
+    plant(monkeypatch, fault, name)
+    with pytest.raises(ValidationError) as found:
+        validated(function, *inputs)
+    error = found.value
+    (kernel,) = error.validation.failures
+    assert kernel.verdict == "FAILED" and kernel.kernel in str(error) and "FAILED" in str(error.validation)
+    assert error.where is not None and error.where.file == __file__
+    assert kernel.mismatch.element or kernel.mismatch.what or not kernel.mismatch.elements > 1
