@@ -11,6 +11,7 @@ from staxlab import view
 from staxlab.view.explorer import parts, with_other_targets
 from staxlab.view.stepper import Stages
 from tests.view.reading import read, references
+from tests.view.test_browser import CONTRAST
 
 SHARED = ["capture", "transforms", "joint", "partition", "flow"]
 HALF = ["operators", "loops", "schedule", "kernels", "asm", "wrapper"]
@@ -132,3 +133,31 @@ def test_a_page_has_all_of_it(compilation, tmp_path):
     assert {*SHARED, *HALF, *(f"backward-{key}" for key in HALF)} <= set(
         stages(read((tmp_path / "page.html").read_text()))
     )
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_line_lights_up_kernels_of_both_halves_in_a_browser(browser, compilation, scheme, tmp_path):
+    compilation.write_html(tmp_path / "page.html")
+    context = browser.new_context(color_scheme=scheme, viewport={"width": 1280, "height": 900})
+    try:
+        page = context.new_page()
+        page.goto((tmp_path / "page.html").as_uri())
+        for tab in page.locator(".sx-tab").all():
+            tab.click()
+            worst = page.evaluate(CONTRAST, ".sx-page")
+            assert worst["ratio"] >= 4.5, (tab.inner_text(), worst)
+        page.locator('.sx-tab[data-show="capture"]').click()
+        page.locator(".sx-beside select").select_option("backward-kernels")
+        page.locator('[data-stage="capture"] .sx-chip', has_text="%gelu").click()
+        for key, marked in (("kernels", ".sx-line"), ("backward-kernels", ".sx-line"), ("memory", ".sx-lane")):
+            assert page.locator(f'[data-stage="{key}"] {marked}.sx-linked').count(), key
+        assert page.locator('[data-stage="backward-kernels"] .sx-line.sx-linked').first.is_visible()
+        # From a moment in time back to the program.
+        page.keyboard.press("Escape")
+        page.locator('.sx-tab[data-show="memory"]').click()
+        page.locator(".sx-beside select").select_option("capture")
+        page.locator('.sx-lane[data-label="%gelu_backward"]').click()
+        assert "%gelu" in page.locator('[data-stage="capture"] .sx-chip.sx-linked').all_inner_texts()
+    finally:
+        context.close()
