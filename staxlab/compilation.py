@@ -228,18 +228,20 @@ class Compilation:
         """Every stage as text."""
         head = f"Compilation of {self.name} for {self.target} (backend {self.options.backend})"
         parts = [head]
-        if self.fallback_reason:
-            parts.append(f"FALLBACK, runs operator by operator: {self.fallback_reason}")
-            if self.fallback_remedy:
-                parts.append(f"  remedy: {self.fallback_remedy}")
-        parts += self._stage_texts()
+        parts += [*self._fallback_texts(), *self._stage_texts()]
         if self.backward is not None:
             kept = f"{self.partition.saved_bytes:,} bytes are kept for it"
             parts.append(f"=== The backward half, compiled by itself (Section 5.6); {kept}")
-            parts += self.backward._stage_texts()
+            parts += [*self.backward._fallback_texts(), *self.backward._stage_texts()]
         elif self.partition is not None and not self.fallback:
             parts.append("=== The backward half is compiled when it is first needed (Section 5.6)")
         return "\n".join(parts)
+
+    def _fallback_texts(self) -> Iterator[str]:
+        if self.fallback_reason:
+            yield f"FALLBACK, runs operator by operator: {self.fallback_reason}"
+            if self.fallback_remedy:
+                yield f"  remedy: {self.fallback_remedy}"
 
     def _stage_texts(self) -> Iterator[str]:
         for stage, record in self.stages():

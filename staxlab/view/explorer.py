@@ -173,11 +173,13 @@ def headline(compilation: Any) -> Html:
         facts.append(f"compiled in {duration_text(seconds)}")
     name = element("strong", compilation.name, class_="sx-title")
     parts = [element("div", name, " ", element("span", " · ".join(facts), class_="sx-muted"), class_="sx-headline")]
-    if compilation.fallback_reason:
-        said = [f"Runs operator by operator, without kernels: {compilation.fallback_reason}"]
-        if compilation.fallback_remedy:
-            said += [element("br"), element("strong", "Remedy:"), f" {compilation.fallback_remedy}"]
-        parts.append(element("p", *said, class_="sx-note sx-warning"))
+    for half in halves:
+        if half.fallback_reason:
+            whose = "Runs" if half is compilation else "The backward half runs"
+            said = [f"{whose} operator by operator, without kernels: {half.fallback_reason}"]
+            if half.fallback_remedy:
+                said += [element("br"), element("strong", "Remedy:"), f" {half.fallback_remedy}"]
+            parts.append(element("p", *said, class_="sx-note sx-warning"))
     return join(parts)
 
 

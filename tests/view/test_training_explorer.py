@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 import torch
 import torch.nn.functional as F
 
 import staxlab
 from staxlab import view
+from staxlab.compilation import Fallback
 from staxlab.view.explorer import parts, with_other_targets
 from staxlab.view.stepper import Stages
 from tests.view.reading import read, references
@@ -110,6 +113,16 @@ def test_a_backward_half_that_is_not_compiled_yet_is_announced():
     assert "backward" in shown and "backward-kernels" not in shown, "the graph is known already"
     loss.backward()
     assert "backward-kernels" in stages(read(view.html(compilation)))
+
+
+def test_a_backward_half_that_runs_operator_by_operator_says_so(compilation):
+    half = dataclasses.replace(compilation.backward, fallback=Fallback("no kernel for it", "write one"))
+    whole = dataclasses.replace(compilation, backward=half)
+    after = str(whole).partition("=== The backward half")[2]
+    assert "FALLBACK, runs operator by operator: no kernel for it\n  remedy: write one\n--- Operator graph" in after
+    (note,) = read(view.html(whole)).find("p", class_="sx-warning")
+    assert "The backward half runs operator by operator" in note.text and "write one" in note.text
+    assert "FALLBACK" not in str(compilation)
 
 
 def test_without_gradients_nothing_is_called_forward():
