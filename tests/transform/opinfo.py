@@ -39,17 +39,19 @@ def broadcast(value):
     if isinstance(value, torch.Tensor):
         if value.layout is not torch.strided or value.dim() == 0 or value.shape[0] < 2 or value.dtype == torch.long:
             return value  # integers are often indices, which had better stay different
-        return value.detach()[:1].clone().expand(value.shape)
+        return value.detach()[:1].clone().expand(value.shape).requires_grad_(value.requires_grad)
     if isinstance(value, (list, tuple)) and not hasattr(value, "_fields"):
         return type(value)(broadcast(part) for part in value)
     return value
 
 
-def samples(op, dtype: torch.dtype, variant: str, limit: int) -> Iterator[tuple[list, dict]]:
+def samples(
+    op, dtype: torch.dtype, variant: str, limit: int, requires_grad: bool = False
+) -> Iterator[tuple[list, dict]]:
     """Arguments and keywords of some samples, taken from the whole list."""
     if variant == "broadcast" and op.name in NOT_EXPANDED:
         return
-    everything = [*itertools.islice(op.sample_inputs("cpu", dtype, requires_grad=False), 40)]
+    everything = [*itertools.islice(op.sample_inputs("cpu", dtype, requires_grad=requires_grad), 40)]
     step = max(1, len(everything) // limit)
     for sample in everything[::step][:limit]:
         if variant == "strided":
@@ -62,13 +64,13 @@ def samples(op, dtype: torch.dtype, variant: str, limit: int) -> Iterator[tuple[
 
 
 def fresh(value):
-    """A twin: same geometry, own memory; tensors that were one stay one."""
+    """A twin: same geometry, own memory, a leaf that requires grad as the original; tensors that were one stay one."""
     copies: dict[int, torch.Tensor] = {}
 
     def twin(part):
         if isinstance(part, torch.Tensor):
             if id(part) not in copies:
-                copies[id(part)] = _twin(part)
+                copies[id(part)] = _twin(part).requires_grad_(part.requires_grad)
             return copies[id(part)]
         if isinstance(part, (list, tuple)) and not hasattr(part, "_fields"):
             return type(part)(twin(p) for p in part)
