@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch.autograd import forward_ad
 
+from ..capture.isolation import Versions
 from ..capture.module import GraphModule
 from ..errors import OptionError
 from ..operators.graph import OperatorGraph
@@ -66,12 +67,16 @@ class _ForwardMode(Recorder):
         values = self._leaves(inputs, tangents)
         self._trust_constants()
         self._define_inputs(values)
-        with torch.set_grad_enabled(values is not inputs), self, forward_ad.dual_level():
-            duals = list(values)
-            for place, tangent in tangents.items():
-                duals[place] = forward_ad.make_dual(values[place], values[tangent])
-            returned = flatten(run_node_by_node(self, duals))
-            results = self._results_of(returned, [values[place] for place in tangents])
+        versions = Versions(value for value in inputs if isinstance(value, torch.Tensor))
+        try:
+            with torch.set_grad_enabled(values is not inputs), self, forward_ad.dual_level():
+                duals = list(values)
+                for place, tangent in tangents.items():
+                    duals[place] = forward_ad.make_dual(values[place], values[tangent])
+                returned = flatten(run_node_by_node(self, duals))
+                results = self._results_of(returned, [values[place] for place in tangents])
+        finally:
+            versions.restore()
         return self._finish(tuple(results), values)
 
     def _leaves(self, inputs: list[Any], tangents: dict[int, int]) -> list[Any]:

@@ -122,9 +122,11 @@ class Recorder(TorchDispatchMode):
         self._trust_constants()
         self._define_inputs(inputs)
         versions = Versions(value for value in inputs if isinstance(value, torch.Tensor))
-        with self:
-            result = run_node_by_node(self, inputs)
-        versions.restore()  # an in-place operator counts before it comes here
+        try:
+            with self:
+                result = run_node_by_node(self, inputs)
+        finally:
+            versions.restore()  # an in-place operator counts before it comes here
         return self._finish(result, inputs)
 
     def _finish(self, result: Any, inputs: list[Any]) -> OperatorGraph:

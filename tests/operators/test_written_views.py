@@ -11,8 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import staxlab
+from staxlab.autodiff.forward_mode import jacobian_vector_graph
+from staxlab.autodiff.joint import joint_graph
 from staxlab.errors import FallbackWarning
 from staxlab.pipeline import REMEDIES
+from tests.loops.lowered import module_of, operators_of
 from tests.transform.observation import difference, observe
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
@@ -496,6 +499,22 @@ def test_disjoint_parts_of_one_tensor_are_written_together(write):
 
 
 # -- version counters -------------------------------------------------------------------------------------------------
+
+
+def test_a_recording_that_fails_leaves_no_trace_in_version_counters():
+    def function(x):
+        x.add_(1)
+        raise ValueError("planted")
+
+
+    x, tangent = torch.ones(3), torch.ones(3)
+    with pytest.raises(ValueError, match="planted"):
+        operators_of(function, x)
+    with pytest.raises(ValueError, match="planted"):
+        joint_graph(module_of(function, 1), [x])
+    with pytest.raises(ValueError, match="planted"):
+        jacobian_vector_graph(module_of(lambda x, t: function(x), 2), [x, tangent], {0: 1})
+    assert x._version == 0 and torch.equal(x, torch.ones(3))
 
 
 def counted_four_times(x, y):
