@@ -506,7 +506,6 @@ def test_a_recording_that_fails_leaves_no_trace_in_version_counters():
         x.add_(1)
         raise ValueError("planted")
 
-
     x, tangent = torch.ones(3), torch.ones(3)
     with pytest.raises(ValueError, match="planted"):
         operators_of(function, x)
