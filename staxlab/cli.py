@@ -194,7 +194,7 @@ def _explain(options: argparse.Namespace) -> int:
 def _stage_names() -> tuple[str, ...]:
     from .pipeline import STAGES
 
-    names = [stage.name for stage in STAGES if stage.name != "artifact"]
+    names = [stage.name for stage in STAGES if stage.name != "artifact" and not stage.option]
     return (*names, "graph", "backward", "assembly", *MACHINE_CODE, "decisions", "traffic")
 
 

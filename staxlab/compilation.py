@@ -21,12 +21,14 @@ from .provenance import SourceLocation
 
 @dataclass(frozen=True)
 class Stage:
-    """A step of the pipeline, and how it is shown. ``differentiates``: only regions with gradients have it."""
+    """A step of the pipeline, and how it is shown. ``differentiates``: only regions with gradients have it; ``option``:
+    only compilations with that option."""
 
     name: str
     title: str
     section: str
     differentiates: bool = False
+    option: str | None = None
 
 
 STAGES: tuple[Stage, ...] = (
@@ -39,6 +41,8 @@ STAGES: tuple[Stage, ...] = (
     Stage("schedule", "Schedule", "Section 7"),
     Stage("kernels", "Kernels", "Sections 8 and 9"),
     Stage("wrapper", "Wrapper", "Section 8.5"),
+    # Before there is an artifact: kernels that fail never become one.
+    Stage("validation", "Translation validation", "Section 6.9", option="validate"),
     Stage("artifact", "Artifact", "Section 11"),
 )
 
@@ -60,8 +64,8 @@ class Compilation:
     """The ordered record of one compilation, complete or up to the stage its backend ends with.
 
     ``capture``, ``transforms``, ``joint``, ``partition``, ``operators``, ``loops``, ``schedule``, ``kernels``,
-    ``wrapper``, ``artifact`` are the records of the stages; ``key`` and ``guards`` say for which inputs the result
-    holds; ``timings`` maps stage names to seconds. In a notebook the object draws itself as a stepper.
+    ``wrapper``, ``validation``, ``artifact`` are the records of the stages; ``key`` and ``guards`` say for which inputs
+    the result holds; ``timings`` maps stage names to seconds. In a notebook the object draws itself as a stepper.
 
     A record is None where its stage did not run: beyond the ``last`` stage, or because the region runs operator
     by operator. ``fallback_reason`` then says why, and ``fallback_remedy`` what to do. ``trains`` says that gradients
@@ -156,6 +160,12 @@ class Compilation:
     def wrapper(self) -> Any:
         """The module that calls the kernels (Section 8.5)."""
         return self.records.get("wrapper")
+
+    @property
+    def validation(self) -> Any:
+        """Every kernel against the semantics of its loops (Section 6.9); None without ``options={"validate": True}``
+        and for other targets than the CPU."""
+        return self.records.get("validation")
 
     @property
     def artifact(self) -> Any:

@@ -55,6 +55,17 @@ class BuildError(StaxError):
     """The external compiler is missing or failed (Section 11). Carries the compiler's own words when it spoke."""
 
 
+class ValidationError(StaxError):
+    """A generated kernel does not compute what its loops mean (``options={"validate": True}``, Section 6.9). The
+    message names kernel, element, both values and the user's lines; ``validation`` is the whole record."""
+
+    def __init__(
+        self, what: str, *, where: SourceLocation | None = None, remedy: str | None = None, validation: object = None
+    ):
+        super().__init__(what, where=where, remedy=remedy)
+        self.validation = validation
+
+
 class ConstraintError(StaxError):
     """A declared dimension range or an option contradicts what the program needs (Section 10)."""
 

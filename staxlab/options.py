@@ -223,6 +223,7 @@ _ALLOWED: dict[str, tuple[Callable[[Any], bool], str]] = {
     "dynamic": (_is_flag, "True or False"),
     "autotune": (_is_flag, "True or False"),
     "double_backward": (_is_flag, "True or False"),
+    "validate": (_is_flag, "True or False"),
     "split_reductions": (_is_flag, "True or False"),
     "instruction_set": (
         lambda value: value is None or (isinstance(value, str) and value in VECTOR_BYTES),
@@ -249,6 +250,7 @@ class Options:
     ``double_backward`` compile the gradient so that it can be differentiated again (Section 5.7)
     ``instruction_set`` override of the CPU vector instruction set ("avx512", "avx2", "neon", "scalar")
     ``accumulators``    vector accumulators per reduction on CPU (0: let the generator decide)
+    ``validate``        run every CPU kernel against the semantics of its loops before it is used (Section 6.9)
     ``max_versions``    specialization versions kept per function
     ``max_compilations``compilations allowed per function in all
     ``split_reductions``on a GPU, cut reductions with few outputs into segments (Section 6.5); CPU kernels never do
@@ -269,6 +271,7 @@ class Options:
     max_rounds: int = 16
     split_reductions: bool = True
     memory_budget: int | float | None = None
+    validate: bool = False
     extra: tuple[tuple[str, Any], ...] = field(default=(), repr=False)
 
     def __post_init__(self) -> None:

@@ -27,7 +27,15 @@ from .capture.autograd import autograd_obstacle
 from .capture.module import GraphModule, Interpreter
 from .capture.values import memory_obstacle
 from .compilation import STAGES, Compilation, Fallback, Stage
-from .errors import BuildError, FallbackWarning, LoweringError, MissingDependencyError, OptionError, StaxError
+from .errors import (
+    BuildError,
+    FallbackWarning,
+    LoweringError,
+    MissingDependencyError,
+    OptionError,
+    StaxError,
+    ValidationError,
+)
 from .options import DeviceSpec, Options
 from .provenance import warn_user
 from .specialize.signature import is_pending
@@ -110,6 +118,16 @@ def _wrapper(compilation: Compilation) -> Any:
     return generate_wrapper(compilation.schedule, compilation.kernels, compilation.options)
 
 
+def _validation(compilation: Compilation) -> Any:
+    from .measure.validation import user_lines, validate
+    from .runtime.build import build
+
+    launchers = build(compilation.kernels, compilation.options, compilation.device)
+    sample = compilation.sample and [*compilation.sample, *_tensor_constants(compilation)]
+    lines = user_lines(compilation.operators.graph)
+    return validate(compilation.schedule, compilation.kernels, launchers, sample, lines).require()
+
+
 def _artifact(compilation: Compilation) -> Any:
     from .runtime.artifact import load
     from .runtime.build import build
@@ -122,7 +140,8 @@ def _artifact(compilation: Compilation) -> Any:
 # What each of the STAGES does: from the compilation's earlier records to its own.
 RUN: dict[str, Callable[[Compilation], Any]] = {
     "capture": _capture, "transforms": _transforms, "joint": _joint, "partition": _partition, "operators": _operators,
-    "loops": _loops, "schedule": _schedule, "kernels": _kernels, "wrapper": _wrapper, "artifact": _artifact,
+    "loops": _loops, "schedule": _schedule, "kernels": _kernels, "wrapper": _wrapper,
+    "validation": _validation, "artifact": _artifact,
 }  # fmt: skip
 
 # Up to here a failure is the user's or the capture's; beyond, the region can still run as a captured graph.
@@ -188,6 +207,8 @@ def _run_stages(compilation: Compilation, stages: tuple[Stage, ...], warned: dic
     for stage in stages:
         if stage.differentiates and not compilation.trains:
             continue
+        if stage.option and (compilation.device.is_gpu or not getattr(compilation.options, stage.option)):
+            continue
         reason = _attempt(compilation, stage)
         if reason is not None:
             _fall_back(compilation, reason, warned)
@@ -200,8 +221,8 @@ def _attempt(compilation: Compilation, stage: Stage) -> Fallback | None:
     """Run a stage. Returns why the region must run as a captured graph instead, or None if all is well."""
     try:
         _run_stage(compilation, stage)
-    except (BuildError, OptionError, MissingDependencyError):
-        raise  # the user must act: no compiler, no Triton, a setting that does not exist
+    except (BuildError, OptionError, MissingDependencyError, ValidationError):
+        raise  # the user must act: no compiler, no Triton, a setting that does not exist, a wrong kernel
     except Exception as error:
         if stage.name in FRONT_END or compilation.options.strict_native:
             raise

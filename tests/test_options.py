@@ -34,6 +34,7 @@ BAD = {
     "accumulators": ("four", -3, 2.0, True, None, 65),
     "autotune": (1, "yes"),
     "double_backward": (1, "yes"),
+    "validate": (1, "yes"),
     "split_reductions": (1, "no", None),
     "instruction_set": ("avx1024", 512, ["avx2"]),
     "max_versions": (-1, "8", 8.0),

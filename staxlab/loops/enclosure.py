@@ -2,12 +2,13 @@
 
 Two correct implementations of a loop body differ in one place only: elementary functions. Addition, multiplication,
 division, conversions and comparisons have one right result (IEEE 754, 2019), while ``exp`` of one library is off by
-half a unit in the last place where that of another is not. :class:`EnclosingEvaluator` therefore evaluates a body to the
-value of the reference semantics *and* to the least and the greatest number that an implementation with such functions
-can arrive at. It is interval arithmetic (Moore, 1966, "Interval Analysis") in which only elementary functions widen an
-interval: everything else maps the ends with the very rounding the kernel has, so that an interval of one number stays
-one, and a body without elementary functions has to be matched bit for bit. How much a deviation grows on its way
-through the body, by cancellation or by a steep function, comes out by itself: that is the condition of the computation.
+half a unit in the last place where that of another is not. :class:`EnclosingEvaluator` therefore evaluates a body to
+the value of the reference semantics *and* to the least and the greatest number that an implementation with such
+functions can arrive at. It is interval arithmetic (Moore, 1966, "Interval Analysis") in which only elementary functions
+widen an interval: everything else maps the ends with the very rounding the kernel has, so that an interval of one
+number stays one, and a body without elementary functions has to be matched bit for bit. How much a deviation grows on
+its way through the body, by cancellation or by a steep function, comes out by itself: that is the condition of the
+computation.
 
 :data:`ULPS` states how far apart two results of one elementary function may be. What is *special* is exempt: NaN,
 infinities and zeros as operands must give the very same result, sign included.

@@ -7,8 +7,8 @@ the condition number ``sum(|a_i|) / |sum(a_i)|`` times ``gamma(h)``: data that c
 A product of ``n`` factors may be off by ``gamma(n - 1)`` of itself in any order.
 
 The bound is zero where no addition can round: if all values are multiples of one power of two and the sum of their
-magnitudes stays below 2**24 of it, every order gives the same bits. Data of that kind make a lost summand visible that a
-bound for a hundred thousand summands would hide.
+magnitudes stays below 2**24 of it, every order gives the same bits. Data of that kind make a lost summand visible that
+a bound for a hundred thousand summands would hide.
 
 Extremes, logical reductions, and sums and products of integers have one value in any order, and are judged exactly; of
 an extreme that is zero the sign is open, since IEEE 754 does not order the zeros.
@@ -24,7 +24,7 @@ from ..loops.enclosure import Enclosure, either
 from ..loops.semantics import fold
 from .rounding import gamma
 
-QUANTUM = 2.0**-10  # multiples of it are added without error as long as their sum is small
+QUANTA = (1.0, 0.5, 2.0**-3, 2.0**-6, 2.0**-10)  # multiples of one are added without error while the sum is small
 
 #: More elements than this are not folded one by one where torch's own reduction has the same value.
 LONGEST_FOLD = 4096
@@ -92,9 +92,10 @@ def _sum(flat: Enclosure, accumulate: torch.dtype, height: int) -> Enclosure:
     size = torch.maximum(flat.low.abs(), flat.high.abs()).double().sum(-1)
     error = (gamma(height, accumulate) + gamma(flat.value.shape[-1], torch.float64)) * size
     if flat.lower is None:
-        scaled = flat.value.double() / QUANTUM
-        exact = (scaled == scaled.floor()).all(-1) & (size / QUANTUM < 2.0 ** _digits(accumulate))
-        error = torch.where(exact, 0.0, error)
+        for quantum in QUANTA:
+            scaled = flat.value.double() / quantum
+            exact = (scaled == scaled.floor()).all(-1) & (size / quantum < 2.0 ** _digits(accumulate))
+            error = torch.where(exact, 0.0, error)
     overflows = flat.value.isfinite().all(-1) & ~(size + error <= torch.finfo(accumulate).max)
     finite = value.isfinite()
     lower = torch.where(finite, low - error, value)

@@ -31,7 +31,7 @@ from ..codegen.kernel import Kernel, KernelSet
 from ..errors import ValidationError
 from ..loops.body import LoopBody, record
 from ..loops.enclosure import ULPS, Enclosure, OutsideDomain, enclose_body
-from ..loops.ir import ComputedBuffer, Layout, Reduction
+from ..loops.ir import ComputedBuffer, Reduction
 from ..loops.semantics import flat_storage, view_of
 from ..provenance import NO_ORIGINS, Origins, SourceLocation
 from ..schedule.records import Schedule, ScheduleNode

@@ -6,7 +6,8 @@ A test is as good as its data. Six kinds are drawn, the same for the same kernel
 "positive"    between 0.5 and 1.5: nothing cancels, so a lost summand shows; integers from 1 to 5
 "negative"    the same below zero, where the neutral element of a maximum shows
 "ordinary"    normally distributed; integers of both signs
-"whole"       multiples of 1/2 of both signs, whose sums do not round: reordered sums have to be equal bit for bit
+"whole"       multiples of 1/2 of both signs, most of them small, whose sums do not round: reordered sums have to be
+              equal bit for bit, and a conversion that is missing shows
 "special"     among ordinary numbers NaN, infinities, zeros of both signs, subnormal numbers and the extremes
 "outside"     one subscript beyond its bound: kernel and semantics must both refuse it
 ============  ==========================================================================================================
@@ -70,7 +71,9 @@ def draw(
         lowest = -8 if _signed(dtype) else 0
         found = torch.randint(lowest, 9, (count,), generator=generator).to(dtype)
     elif kind == "whole":
-        found = (torch.randint(-4, 5, (count,), generator=generator).double() / 2).to(dtype)
+        found = torch.randint(-4, 5, (count,), generator=generator).double() / 2
+        large = torch.randint(-1023, 1024, (count,), generator=generator).double() / 2  # more digits than bfloat16 has
+        found = torch.where(torch.randint(64, (count,), generator=generator) == 0, large, found).to(dtype)
     else:
         found = (torch.randn(count, generator=generator, dtype=torch.float64) * 2).to(dtype)
     if kind != "special" or not count:
