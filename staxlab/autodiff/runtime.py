@@ -14,6 +14,7 @@ for each pattern of undefined upstream gradients that occurs.
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -22,6 +23,7 @@ import torch
 from ..capture.graph import TensorMeta, describe_value
 from ..specialize.ambient import must_run_eagerly
 from .graph import JointGraph, Result
+from .split import ancestors
 from .values import modified_primals
 
 _is_batched = torch._C._functorch.is_legacy_batchedtensor
@@ -59,6 +61,7 @@ class TrainingRegion:
         self.differentiable = tuple(k for k, tangent in enumerate(joint.tangents) if tangent is not None)
         self.layouts = tuple(joint.tangents[k].val for k in self.differentiable)
         self.interpreted = interpreted
+        self.inner = _inner_results(joint)
         self.second = second
         self.second_reads = tuple(second_reads)
         modified = modified_primals(joint)
@@ -119,6 +122,28 @@ def _positions(places: Sequence[tuple[str, int]], primals: int, outputs: int) ->
     return tuple(start[source] + place for source, place in places)
 
 
+def _inner_results(joint: JointGraph) -> tuple[int, ...]:
+    """The differentiable results that other such results are computed from."""
+    nodes = [node for node, tangent in zip(joint.outputs, joint.tangents, strict=True) if tangent is not None]
+    sources = ancestors(source for node in nodes for source in node.inputs)
+    return tuple(
+        k
+        for k, (node, tangent) in enumerate(zip(joint.outputs, joint.tangents, strict=True))
+        if tangent is not None and node in sources
+    )
+
+
+def _check_unwatched(result: torch.Tensor | None) -> None:
+    """RuntimeError if somebody wants the gradient of a result that other results are computed from: a region is one
+    node of autograd's graph, and only what reaches the result from outside passes by there."""
+    if result is not None and (result._backward_hooks or result.retains_grad):
+        raise RuntimeError(
+            "the gradient of a result was asked for (by a hook or retain_grad) that other results of the same compiled "
+            "function are computed from, and their share of it stays inside; divide the function at this value, or "
+            "call it without compiling it"
+        )
+
+
 def _function_of(region: TrainingRegion) -> type[torch.autograd.Function]:
     """The autograd function of a region (Section 5.6)."""
     drawn = len(region.joint.drawn)  # kept, and given to nobody
@@ -139,6 +164,7 @@ def _function_of(region: TrainingRegion) -> type[torch.autograd.Function]:
                 saved += [before[k] if k in before else inputs[k] for k in region.second_reads]
                 saved += delivered[count : count + drawn]
             ctx.saves = bool(saved)
+            ctx.inner = [weakref.ref(outputs[k]) for k in region.inner]
             ctx.hooked = [describe_value(value) for value in saved] if _saved_tensors_hooks(True) else None
             ctx.save_for_backward(*saved)
             ctx.set_materialize_grads(False)
@@ -151,6 +177,8 @@ def _function_of(region: TrainingRegion) -> type[torch.autograd.Function]:
             tangents = [upstream[k] for k in region.differentiable]
             if all(tangent is None for tangent in tangents):
                 return (None,) * len(region.joint.primals)
+            for reference in ctx.inner:
+                _check_unwatched(reference())
             # Read once, for hooks run each time; and not at all where nothing is kept, for a freed graph raises there.
             kept = ctx.saved_tensors if ctx.saves else ()
             if ctx.hooked is not None:

@@ -99,7 +99,7 @@ class _Division:
         joint = self.joint
         apart = set(joint.write_backs)
         sources = [node for node in saved if node not in self.primals]
-        needed = _ancestors((*joint.outputs, *sources, *(n for n in joint.forward_nodes if _must_run(n))))
+        needed = ancestors((*joint.outputs, *sources, *(n for n in joint.forward_nodes if _must_run(n))))
         copier = _Copier(joint)
         copies: dict[Node, Node] = {}
         for node in joint.primals:
@@ -169,7 +169,8 @@ def _must_run(node: Node) -> bool:
     return node.op == "call_function" and overload and has_effect(node.target, node.args)
 
 
-def _ancestors(roots: Iterable[Node]) -> set[Node]:
+def ancestors(roots: Iterable[Node]) -> set[Node]:
+    """The roots and everything they are computed from."""
     found = set(roots)
     waiting = list(found)
     while waiting:

@@ -11,6 +11,7 @@ from torch import nn
 from torch.autograd import forward_ad as fw
 from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 
+import staxlab
 from tests.autodiff.scenarios import Scenarios, attempt, tensor
 
 scenario = Scenarios()
@@ -623,6 +624,45 @@ def gradients_with_a_graph(compiled):
     w = tensor(3, seed=1)
     g = torch.autograd.grad(f(x, w), (x, w), create_graph=True)
     return [g]
+
+
+@pytest.mark.parametrize("watch", ["hook", "retain_grad"])
+def test_a_result_that_others_are_computed_from_cannot_be_watched(watch):
+    """Eager execution would show its whole gradient. A region is one node, and what passes inside it is not seen."""
+
+    def function(a):
+        inner = a * 2
+        return inner, inner.exp(), a + 1
+
+    x = tensor(3)
+    inner, outer, apart = staxlab.compile(function, backend="aot_eager")(x)
+    apart.retain_grad()
+    (inner.sum() + outer.sum() + apart.sum()).backward(retain_graph=True)
+    torch.testing.assert_close(x.grad, 3 + 2 * outer.detach())
+    inner.retain_grad() if watch == "retain_grad" else inner.register_hook(lambda gradient: gradient * 2)
+    with pytest.raises(RuntimeError, match="other results of the same compiled function are computed from"):
+        (inner.sum() + outer.sum()).backward()
+
+
+def test_an_interrupted_compilation_of_the_backward_is_taken_up_again(monkeypatch):
+    from staxlab.runtime import build
+
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    compiled = staxlab.compile(lambda a, w: torch.tanh(a @ w).exp().sum())
+    arguments = [tensor(3, 3), tensor(3, 3, seed=2)]
+    loss = compiled(*arguments)
+    with monkeypatch.context() as patch:
+        patch.setattr(build, "build", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            loss.backward()
+    assert all(x.grad is None for x in arguments)
+    loss = compiled(*arguments)
+    loss.backward()
+    expected = torch.autograd.grad(torch.tanh(arguments[0] @ arguments[1]).exp().sum(), arguments)
+    torch.testing.assert_close([x.grad for x in arguments], list(expected))
+    assert len(compiled.versions) == 1
 
 
 @pytest.mark.parametrize("name, backend", scenario.cases())

@@ -1,7 +1,7 @@
 """Gradients and directional derivatives of PyTorch's operator samples, compiled and in eager execution.
 
-``tests/loops/test_adjoints_opinfo`` evaluates joint graphs by the reference semantics. Here the compiled function itself
-is called, as a user calls it, and the backward pass runs what was compiled.
+``tests/loops/test_adjoints_opinfo`` evaluates joint graphs by the reference semantics. Here the compiled function is
+called, as a user calls it, and the backward pass runs what was compiled.
 """
 
 from __future__ import annotations
