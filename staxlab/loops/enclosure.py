@@ -298,13 +298,14 @@ class EnclosingEvaluator(Evaluator):
         """Room for two libraries. Special operands have none: what they give must be equal."""
         special = found.value.isnan()
         for operand in operands:
-            special = special | ~operand.value.isfinite()
-            if operation not in ("acos", "atan2"):
-                special = special | (operand.value == 0)
-        if operation in ("atan", "atan2", "hypot"):  # of infinities they are a multiple of pi, or one operand
-            special = found.value.isnan()
-        exact = found.low == found.high
-        special = special & (exact | found.value.isnan())
+            # Not every value at a special operand is one: acos(0), atan(inf) and atan2 are multiples of pi.
+            one = torch.zeros_like(special)
+            if operation not in ("atan", "atan2"):
+                one = ~operand.value.isfinite()
+            if operation not in ("acos", "atan2", "hypot"):
+                one = one | (operand.value == 0)
+            special = special | (one if operand.wide is None else one & ~operand.wide)
+        special = special & ((found.low == found.high) | found.value.isnan())
         count = ULPS[operation]
         lower, upper = steps(found.low, count, up=False), steps(found.high, count, up=True)
         if operation in _NOT_NEGATIVE:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 import staxlab
 from staxlab.codegen import cpp
@@ -23,7 +24,7 @@ needs_vectors = pytest.mark.skipif(RUNNABLE[0] != "avx512", reason="the texts be
 def data(*shape: int, dtype: torch.dtype = torch.float32, seed: int = 0) -> torch.Tensor:
     generator = torch.Generator().manual_seed(seed)
     if dtype.is_floating_point:
-        return torch.randn(*shape, generator=generator).to(dtype)
+        return torch.randn(shape, generator=generator).to(dtype)
     return torch.randint(0, 7, shape, generator=generator).to(dtype)
 
 
@@ -174,3 +175,105 @@ def test_a_planted_fault_is_found(fault, name, monkeypatch):
     assert kernel.verdict == "FAILED" and kernel.kernel in str(error) and "FAILED" in str(error.validation)
     assert error.where is not None and error.where.file == __file__
     assert kernel.mismatch.element or kernel.mismatch.what or not kernel.mismatch.elements > 1
+
+
+# -- the corpus --------------------------------------------------------------------------------------------------------
+
+
+def images(*shape: int) -> torch.Tensor:
+    return data(*shape).to(torch.float32)
+
+
+CORPUS: dict[str, tuple[Callable, tuple[torch.Tensor, ...]]] = {
+    "softmax": (lambda x: F.softmax(x, -1), (data(33, 70),)),
+    "log_softmax over columns": (lambda x: F.log_softmax(x, 0), (data(33, 70),)),
+    "layer_norm": (lambda x: F.layer_norm(x, (70,)), (data(33, 70),)),
+    "gelu": (lambda x: F.gelu(x) + F.gelu(x, approximate="tanh"), (data(33, 70),)),
+    "activations": (lambda x: F.silu(x) * F.softplus(x) + F.elu(x) - F.hardswish(x), (data(33, 70),)),
+    "cross entropy": (lambda x, y: F.cross_entropy(x, y), (data(33, 7), data(33, dtype=torch.int64))),
+    "variance": (lambda x: x.var(-1) + x.std(0)[:33], (data(33, 70),)),
+    "product": (lambda x: x.prod(-1), (data(33, 70),)),
+    "extremes": (lambda x: x.amax(-1) - x.amin(0)[:33], (data(33, 70),)),
+    "logical reductions": (lambda x: ((x > 2).any(-1), (x > -9).all(0)), (data(33, 70),)),
+    "integers": (lambda x: (x // 3 + x % 5, (x << 2) ^ x, x.sum(-1), x.prod(0)), (data(20, 30, dtype=torch.int64),)),
+    "small integers": (lambda x: (x * x).to(torch.int16) - x, (data(20, 30, dtype=torch.uint8),)),
+    "double": (lambda x: x.double().sin().sum(-1) + x.double().sum(), (data(33, 70),)),
+    "bfloat16": (lambda x: (x * 2 + x.exp()).sum(-1), (data(33, 70, dtype=torch.bfloat16),)),
+    "float16": (lambda x: F.layer_norm(x, (70,)), (data(33, 70, dtype=torch.float16),)),
+    "gather": (lambda x, i: x.gather(1, i), (data(33, 70), data(33, 5, dtype=torch.int64))),
+    "padding": (lambda x: F.pad(x, (3, 2), value=1.5).tril(1), (data(33, 70),)),
+    "views": (lambda x: x.reshape(7, 10, 33).permute(2, 0, 1).flip(1)[::2] * x[:17, None, :10], (data(33, 70),)),
+    "pooling": (lambda x: F.max_pool2d(x, 2) + F.avg_pool2d(x, 2), (images(2, 3, 8, 10),)),
+    "upsampling": (lambda x: F.interpolate(x, scale_factor=2, mode="bilinear"), (images(2, 3, 8, 10),)),
+    "library calls between": (lambda x: (x @ x.t()).relu().cumsum(0).tanh(), (data(33, 70),)),
+    "empty": (lambda x: (x.sum(-1), x * 2, x.sum(0)), (data(0, 5),)),
+    "a scalar": (lambda x: x.sin() * 2 + 1, (data(),)),
+    "constants": (lambda x: x + torch.arange(70) * torch.tensor([2.5]), (data(33, 70),)),
+}  # fmt: skip
+QUICK_CORPUS = ("softmax", "product", "bfloat16", "gather", "empty")
+
+
+@pytest.mark.parametrize("name", [
+    pytest.param(name, marks=() if name in QUICK_CORPUS else pytest.mark.slow) for name in CORPUS
+])  # fmt: skip
+@pytest.mark.filterwarnings("ignore::staxlab.FallbackWarning", "ignore:.*degrees of freedom")
+def test_the_corpus_is_valid_in_both_directions(name):
+    """Every kernel of the corpus agrees with its loops, and so do those of the backward halves."""
+    function, inputs = CORPUS[name]
+    compilations = [validated(function, *inputs)]
+    if any(x.is_floating_point() for x in inputs):
+        compiled = staxlab.compile(function, options={"validate": True})
+        leaves = [x.clone().requires_grad_() if x.is_floating_point() else x for x in inputs]
+        results = compiled(*leaves)
+        results = results if isinstance(results, tuple) else (results,)
+        roots = [result.sum() for result in results if result.requires_grad]
+        if roots:
+            torch.stack([root.float() for root in roots]).sum().backward()
+            forward = compiled.versions[0].compilation
+            compilations += [forward, forward.backward]
+            assert forward.backward.validation is not None
+    for compilation in compilations:
+        validation = compilation.validation
+        assert validation.passed
+        compared, free = (sum(getattr(kernel, what) for kernel in validation.kernels) for what in ("compared", "free"))
+        assert free <= 0.1 * compared
+        assert not [k.kernel for k in validation.kernels if not k.compared and name != "empty"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("instruction_set", RUNNABLE)
+@pytest.mark.parametrize("name", CLASSES)
+def test_every_instruction_set_is_valid(name, instruction_set):
+    function, inputs = CLASSES[name]
+    assert validated(function, *inputs, instruction_set=instruction_set).validation.passed
+
+
+@needs_vectors
+def test_a_fault_of_the_backward_half_is_found_there(monkeypatch):
+    compiled = staxlab.compile(lambda x: (x * x * 3).sum(-1), options={"validate": True})
+    x = data(6, 167).requires_grad_()
+    result = compiled(x)
+    plant_everywhere(monkeypatch, "+ i1", "+ i1 + 1")
+    with pytest.raises(ValidationError, match="kernel fused_"):
+        result.sum().backward()
+
+
+def plant_everywhere(monkeypatch, right: str, wrong: str) -> None:
+    generate = cpp.generate
+
+    def damaged(*arguments):
+        return KernelSet(tuple(
+            dataclasses.replace(
+                kernel, lines=tuple(Line(line.text.replace(right, wrong), line.origins) for line in kernel.lines)
+            )
+            for kernel in generate(*arguments)
+        ))  # fmt: skip
+
+    monkeypatch.setattr(cpp, "generate", damaged)
+
+
+def test_the_record_prints_and_says_what_it_is_held_to():
+    text = str(validated(lambda x: x.exp().sum(-1), data(6, 167)).validation)
+    assert "exp 3 ulp" in text and "sum of 167 in a tree of height" in text and "within the bound" in text
+    text = str(validated(lambda x: x @ x.t() + 1, data(6, 6)).validation)
+    assert "run by PyTorch" in text and "extern_" in text
