@@ -5,6 +5,9 @@ compiler and its flags; what the cache has is loaded, the rest is compiled by a 
 a subprocess and waiting for one releases the interpreter's lock. A file lock with a second look makes several processes
 that want the same kernel start the compiler once.
 
+What is compiled has no names of its own: the function, its arguments and the comments are the same for all kernels that
+do the same (:func:`anonymous`), so the layers of a model, which are alike, are compiled once.
+
 A library is never mapped from the cache file. Its verified bytes are copied to a private file that is loaded and
 unlinked, so whoever truncates or deletes the cache cannot pull code from under a running process.
 """
@@ -12,9 +15,11 @@ unlinked, so whoever truncates or deletes the cache cannot pull code from under 
 from __future__ import annotations
 
 import ctypes
+import dataclasses
 import hashlib
 import logging
 import os
+import re
 import subprocess
 import tempfile
 import threading
@@ -63,7 +68,7 @@ class Launchers(dict):
         self.timings: dict[str, float] = {}
 
 
-_loaded: dict[str, Callable[..., None]] = {}
+_loaded: dict[str, ctypes.CDLL] = {}
 _loading = threading.Lock()
 
 
@@ -95,8 +100,32 @@ def _compile_all(kernels: list[Kernel]) -> list[Loaded]:
     tools = toolchain.find()
     if len(kernels) == 1:
         return [load_kernel(kernels[0], tools)]
-    with ThreadPoolExecutor(max_workers=min(len(kernels), os.cpu_count() or 1)) as pool:
-        return list(pool.map(lambda kernel: load_kernel(kernel, tools), kernels))
+    alike = {key_of(anonymous(kernel), tools): kernel for kernel in kernels}
+    if len(alike) > 1:
+        with ThreadPoolExecutor(max_workers=min(len(alike), os.cpu_count() or 1)) as pool:
+            first = dict(zip(alike, pool.map(lambda kernel: load_kernel(kernel, tools), alike.values()), strict=True))
+    else:
+        first = {key: load_kernel(kernel, tools) for key, kernel in alike.items()}
+    made = {kernel.name: first[key] for key, kernel in alike.items()}
+    return [made.get(kernel.name) or load_kernel(kernel, tools) for kernel in kernels]
+
+
+ENTRY = "kernel"  # the function's name in what is compiled
+
+
+def anonymous(kernel: Kernel) -> Kernel:
+    """The kernel without the names that its region gave to it and to its arguments, and without comments."""
+    renamed = {argument.name: f"argument_{place}" for place, argument in enumerate(kernel.arguments)}
+    renamed[kernel.name] = ENTRY
+    bare = [_COMMENT.sub("", line.text) for line in kernel.lines]
+    if any(re.search(rf"\b{new}\b", text) for new in renamed.values() for text in bare):
+        return kernel  # a name of ours is taken already
+    names = re.compile(r"\b(" + "|".join(map(re.escape, renamed)) + r")\b")
+    texts = (names.sub(lambda match: renamed[match[1]], text) for text in bare)
+    return dataclasses.replace(kernel, name=ENTRY, lines=tuple(Line(text) for text in texts if text.strip()))
+
+
+_COMMENT = re.compile(r"\s*//[^\"]*$")
 
 
 @lru_cache(maxsize=1)
@@ -128,27 +157,35 @@ def key_of(kernel: Kernel, tools: toolchain.Toolchain) -> str:
 def load_kernel(kernel: Kernel, tools: toolchain.Toolchain) -> Loaded:
     """A callable for a kernel: from this process, from the cache, or compiled now."""
     started = time.perf_counter()
-    key = key_of(kernel, tools)
-    known = _loaded.get(key)
-    if known is not None:
-        return Loaded(known, key, True, time.perf_counter() - started)
-    library, hit = _library_of(kernel, key, tools)
-    with _loading:
-        if key not in _loaded:
-            try:
-                _loaded[key] = _launcher(kernel, _open(library, kernel.name))
-            except BuildError:
-                if not hit:
-                    raise
-                log.warning("the cached library of %s cannot be loaded here: built again", kernel.name)
-                library, hit = compile_kernel(kernel, tools), False
-                cache.write_verified(key, library)
-                _loaded[key] = _launcher(kernel, _open(library, kernel.name))
-    return Loaded(_loaded[key], key, hit, time.perf_counter() - started)
+    compiled = anonymous(kernel)
+    key = key_of(compiled, tools)
+    hit = True
+    if key not in _loaded:
+        library, hit = _library_of(compiled, key, tools, kernel.name)
+        with _loading:
+            if key not in _loaded:
+                try:
+                    _loaded[key] = _opened(compiled, library)
+                except BuildError:
+                    if not hit:
+                        raise
+                    log.warning("the cached library of %s cannot be loaded here: built again", kernel.name)
+                    library, hit = compile_kernel(compiled, tools, kernel.name), False
+                    cache.write_verified(key, library)
+                    _loaded[key] = _opened(compiled, library)
+    return Loaded(_launcher(kernel, _loaded[key], compiled.name), key, hit, time.perf_counter() - started)
 
 
-def _library_of(kernel: Kernel, key: str, tools: toolchain.Toolchain) -> tuple[bytes, bool]:
-    """A kernel's shared library and whether the cache had it. Of several processes one compiles, the others wait."""
+def _opened(kernel: Kernel, library: bytes) -> ctypes.CDLL:
+    """A kernel's library, ready to be called."""
+    opened = _open(library, kernel.name)
+    _bind_imports(kernel, opened)
+    return opened
+
+
+def _library_of(kernel: Kernel, key: str, tools: toolchain.Toolchain, title: str = "") -> tuple[bytes, bool]:
+    """A kernel's shared library and whether the cache had it. Of several processes one compiles, the others wait.
+    ``title`` is what an error calls the kernel."""
     library = cache.read_verified(key)
     if library is not None:
         return library, True
@@ -156,7 +193,7 @@ def _library_of(kernel: Kernel, key: str, tools: toolchain.Toolchain) -> tuple[b
         library = cache.read_verified(key)
         if library is not None:
             return library, True
-        library = compile_kernel(kernel, tools)
+        library = compile_kernel(kernel, tools, title)
         cache.write_verified(key, library)
     return library, False
 
@@ -177,7 +214,7 @@ def build_library(source: str, name: str = "library") -> ctypes.CDLL:
     return _open(library, name)
 
 
-def compile_kernel(kernel: Kernel, tools: toolchain.Toolchain) -> bytes:
+def compile_kernel(kernel: Kernel, tools: toolchain.Toolchain, title: str = "") -> bytes:
     """Run the compiler; the bytes of a shared library. BuildError with the compiler's words."""
     flags = command_flags(kernel, tools)
     with tempfile.TemporaryDirectory(prefix="staxlab-build-") as work:
@@ -189,7 +226,7 @@ def compile_kernel(kernel: Kernel, tools: toolchain.Toolchain) -> bytes:
         if result.returncode:
             words = result.stderr.strip() or result.stdout.strip()
             raise BuildError(
-                f"the compiler refused kernel {kernel.name} (status {result.returncode}):\n{words[:4000]}\n"
+                f"the compiler refused kernel {title or kernel.name} (status {result.returncode}):\n{words[:4000]}\n"
                 f"command: {' '.join(command)}\n{_numbered(kernel.source)}",
                 remedy="this is a defect of the code generator; backend='aot_eager' avoids it",
             )
@@ -248,11 +285,11 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
 
 
-def _launcher(kernel: Kernel, library: ctypes.CDLL) -> Callable[..., None]:
-    """The function the wrapper calls with data pointers. Long kernels run without the interpreter's lock."""
-    _bind_imports(kernel, library)
+def _launcher(kernel: Kernel, library: ctypes.CDLL, name: str) -> Callable[..., None]:
+    """The function ``name`` of a library, which the wrapper calls with data pointers. Long kernels run without the
+    interpreter's lock."""
     release = kernel.launch.get("work", 0) >= KEEP_LOCK_BELOW
-    entry: Any = library[kernel.name] if release else _holding(library)[kernel.name]
+    entry: Any = library[name] if release else _holding(library)[name]
     entry.argtypes = [ctypes.c_void_p] * len(kernel.arguments)
     checks = kernel.launch.get("checks", ())
     entry.restype = ctypes.c_longlong if checks else None

@@ -82,7 +82,7 @@ def test_a_library_that_cannot_be_loaded_is_built_again(fresh):
     from staxlab.runtime import cache
 
     artifact, inputs, kernel = compiled()
-    key = build.key_of(kernel, toolchain.find())
+    key = build.key_of(build.anonymous(kernel), toolchain.find())
     cache.write_verified(key, b"\x7fELF but of another machine")
     build.clear()
     again, inputs, kernel = compiled()
@@ -153,9 +153,9 @@ def test_threads_that_want_the_same_kernel_compile_it_once(monkeypatch):
     runs = []
     original = build.compile_kernel
 
-    def counting(kernel, tools):
+    def counting(kernel, *rest):
         runs.append(kernel.name)
-        return original(kernel, tools)
+        return original(kernel, *rest)
 
     monkeypatch.setattr(build, "compile_kernel", counting)
     tools = toolchain.find()
@@ -239,3 +239,38 @@ def test_a_missing_vector_function_is_an_error_not_a_crash():
     )
     with pytest.raises(BuildError, match="Sleef_none"):
         build.load_kernel(bad, toolchain.find())
+
+
+def test_kernels_that_differ_in_names_alone_are_compiled_once(fresh, monkeypatch):
+    import staxlab
+
+    commands = []
+    compile_kernel = build.compile_kernel
+    monkeypatch.setattr(build, "compile_kernel", lambda *a: commands.append(a) or compile_kernel(*a))
+
+    def layers(x, a, b, c):
+        for w in (a, b, c):
+            x = torch.tanh(x @ w)
+        return x
+
+    given = [torch.randn(8, 8) for _ in range(4)]
+    compiled = staxlab.compile(layers)
+    torch.testing.assert_close(compiled(*given), layers(*given))
+    kernels = compiled.versions[0].compilation.kernels
+    assert sum(kernel.language == "cpp" for kernel in kernels) == 3 and len(commands) == 1
+    names = [kernel.name for kernel in kernels if kernel.language == "cpp"]
+    assert len(set(names)) == 3 and all(name in str(compiled.versions[0].compilation.artifact) for name in names)
+
+
+def test_kernels_that_share_code_keep_their_checks():
+    import staxlab
+
+    def two(x, i, j):
+        return x[i] * 2 @ torch.ones(4, 4), x[j] * 2
+
+    x, good, bad = torch.ones(4, 4), torch.zeros(4, dtype=torch.int64), torch.full((4,), 7)
+    compiled = staxlab.compile(two)
+    torch.testing.assert_close(compiled(x, good, good), two(x, good, good))
+    for arguments in ((x, bad, good), (x, good, bad)):
+        with pytest.raises(IndexError, match="index 7 is out of bounds"):
+            compiled(*arguments)
