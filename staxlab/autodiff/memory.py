@@ -272,14 +272,12 @@ class _Model:
 
     def compiled(self, name: str, parts: Split) -> Occupancy:
         """What a forward and a backward graph have in memory."""
-        run = {node.name for node in parts.forward.graph}
-        forward = [call for call in self.steps[: self.turn] if call.name in run or call in self.last]
         recomputed = [node for node in parts.recomputed if node in self.position]
         backward = [*recomputed, *self.steps[self.turn :]]
         storages = [
             Storage(f"{node.name}_before", _bytes(node), 0, self.end, True) for node in self.modified & {*parts.saved}
         ]
-        storages += self._side(forward, self.position.__getitem__, self.results, set(parts.saved))
+        storages += self._side(self.steps[: self.turn], self.position.__getitem__, self.results, set(parts.saved))
         storages += self._side(backward, self._first_uses(recomputed).__getitem__, self.gradients, set())
         storages += self.upstream(lambda node: self.end)
         return Occupancy(name, len(self.steps), tuple(storages))

@@ -83,6 +83,71 @@ def test_a_fused_chain_is_never_in_memory():
     assert found["eager"].peak >= 4 * whole
 
 
+def stored(found, curve):
+    """Name and first step of every storage of a curve."""
+    return {(storage.name, storage.start) for storage in found[curve].storages}
+
+
+def test_what_autograd_packs_and_never_reads_is_kept_as_well():
+    """The result of a power is packed for the derivative by the exponent, which nobody asks for here."""
+    found = over(lambda x, w: (w ** (x * 2).abs()).sum(), torch.rand(4, 4), weight(4, 4))
+    (power,) = (storage for storage in found["eager"].storages if storage.name == "pow")
+    assert power.kept and power.stop == len(found.steps) - 1
+
+
+def test_running_statistics_that_are_packed_and_updated():
+    """Autograd packs them; that they are modified makes them more than an input."""
+    statistics = torch.zeros(8), torch.ones(8)
+    found = over(
+        lambda x, w, mean, var: F.batch_norm(x @ w, mean, var, training=True).square().sum(),
+        torch.randn(4, 8), weight(8, 8), *statistics,
+    )  # fmt: skip
+    kept = {storage.name for storage in found["eager"].storages if storage.kept}
+    assert {"mean", "var"} <= kept and not {"mean", "var"} & {storage.name for storage in found["min cut"].storages}
+
+
+def test_the_old_contents_of_an_input_are_a_copy():
+    def f(b, w):
+        loss = ((b * 2) * w + b.sin() * w.exp()).sum()
+        with torch.no_grad():
+            b.add_(1)
+        return loss
+
+    found = over(f, torch.randn(8, 8), weight(8, 8))
+    assert ("b_before", 0) in stored(found, "min cut") and found["min cut"].kept_bytes == 8 * 8 * 4
+
+
+def test_what_a_strided_view_looks_at_is_in_memory():
+    found = over(lambda w: ((w * 2).as_strided((8, 8), (1, 8)) + 1).sum(), weight(8, 8))
+    assert ("mul", 0) in stored(found, "min cut")
+    plain = over(lambda w: ((w * 2).t() + 1).sum(), weight(8, 8))
+    assert "mul" not in {storage.name for storage in plain["min cut"].storages}
+
+
+def test_what_is_computed_again_starts_before_its_first_reader():
+    """h = x W comes back when the gradient of V is computed, after that of gelu(g)."""
+    pytest.importorskip("scipy")
+
+    def f(x, w, v):
+        return F.gelu(F.gelu(x @ w) @ v).sum()
+
+    found = over(f, torch.randn(32, 64), weight(64, 64), weight(64, 16), budgets=(32 * 16 * 4,))
+    name = found.curves[-1].name
+    again = [storage for storage in found[name].storages if storage.name == "mm"]
+    assert [storage.start < found.turn for storage in again] == [True, False] and not again[1].kept
+    assert found.turn < again[1].start < len(found.steps) - 1
+    assert found[name].kept_bytes == 32 * 16 * 4
+
+
+def test_statistics_that_are_computed_again_are_written():
+    pytest.importorskip("scipy")
+    found = over(
+        lambda x, w: F.layer_norm(x @ w, (64,)).square().sum(), torch.randn(32, 64), weight(64, 64), budgets=(0,)
+    )
+    names = {storage.name for storage in found["budget 0"].storages if storage.start >= found.turn}
+    assert {"mm", "native_layer_norm_1", "native_layer_norm_2"} <= names
+
+
 def test_without_gradients_there_is_only_a_forward_pass():
     _, joint, _ = recorded(lambda x: (x @ x).exp(), [torch.randn(4, 4)], basis())
     found = memory_timeline(joint, kind_of=kind_of)
