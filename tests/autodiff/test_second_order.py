@@ -291,6 +291,34 @@ def scattered_writes(compiled):
     return [y, g, w.grad]
 
 
+@scenario
+def by_the_upstream_gradient(compiled):
+    # double-vjp trick: jvp by two vjps
+    f = compiled(lambda a: a.exp(), options=TWICE)
+    x = tensor(3)
+    u = torch.zeros(3, requires_grad=True)
+    y = f(x)
+    (g,) = torch.autograd.grad(y, x, u, create_graph=True)
+    (j,) = torch.autograd.grad(g, u, torch.ones(3))
+    return [j]
+
+
+@scenario
+def autograd_functional(compiled):
+    f = compiled(lambda a: (a.exp() * a.sin()).sum(), options=TWICE)
+    x = tensor(3)
+    v = torch.ones(3)
+    A = torch.autograd.functional
+    return [
+        A.vjp(f, x),
+        A.jvp(f, x, v),
+        A.hvp(f, x, v),
+        A.vhp(f, x, v),
+        A.hessian(f, x),
+        A.jacobian(f, x, create_graph=True),
+    ]
+
+
 @pytest.mark.parametrize("name, backend", scenario.cases())
 def test_as_in_eager_execution(name, backend):
     scenario.check(name, backend)
