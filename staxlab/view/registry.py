@@ -56,6 +56,7 @@ RENDERERS: dict[str, str] = {
     "Roofline": "measures",
     "TransformationMap": "transformation_map",
     "TreatmentTable": "treatments",
+    "Validation": "validation",
     "PassCosts": "pass_costs",
     "Tabular": "measures",
     "Compilation": "explorer",
