@@ -151,6 +151,21 @@ def test_numbers_within_a_stated_tolerance():
     assert j.close_to(Fraction(0))(Fraction(0)).credit == 1 and j.close_to(Fraction(0))(1e-12).credit == 0
 
 
+def test_vectors_and_matrices_entry_by_entry():
+    field = a.Numbers("m", "a matrix", example="[[1, 2]]", shape=(None, 2))
+    judge = j.same_numbers([[1, Fraction(1, 3)]], slips=(j.Slip("turned", ((Fraction(1, 3), 1),), "Turned round."),))
+
+    def judged(answer):
+        return judge(field.read(answer, {}))
+
+    for answer in ([[1, "1/3"]], ((1, 1 / 3),), torch.tensor([[1, 1 / 3]], dtype=torch.float64)):
+        assert judged(answer).status is Status.RIGHT
+    assert judged([["1/3", 1]]).mistake == "turned"
+    verdict = judged([[1, 2]])
+    assert (verdict.credit, verdict.mistake) == (0, None) and dict(verdict.facts) == {"right are": "1 of 2"}
+    assert judged([[1, "1/3"], [1, "1/3"]]).credit == 0, "another number of rows"
+
+
 def test_options():
     judge = j.one_of("smaller", {"larger": "It is not."})
     assert judge("smaller").credit == 1

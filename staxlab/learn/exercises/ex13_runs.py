@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable
 from functools import lru_cache
@@ -10,7 +11,6 @@ from typing import Any
 import torch
 
 from ...capture.tracer import trace
-from ...errors import StaxError
 from ...loops.body import record as record_body
 from ...loops.expressions import Expr, index
 from ...loops.lowering import lower
@@ -19,6 +19,7 @@ from ...options import Options, host_device_spec
 from ..answers import Callee
 from ..feedback import Verdict, nearly, right, wrong
 from ..judges import call_failed, unexpected_result
+from ..limits import describe_error
 
 Interval = tuple[int, int]
 Subscript = Callable[[Any], Any]
@@ -55,10 +56,15 @@ def quotient_facts(q: int, r: int, extent: int, size: int) -> tuple[Interval, bo
 
 
 def drawn_subscripts(rng: random.Random) -> tuple[int, int, int, int, int, int, int]:
-    """a, b, m of the first, q, r of the second, the extent of the loop and the size of the array."""
+    """a, b, m of the first, q, r of the second, the extent of the loop and the size of the array.
+
+    a and m have no common factor, so that all remainders occur; neither subscript leaves the array at the upper end or
+    by more than a whole array at the lower one, which would be an error of the program.
+    """
     size, q = rng.choice((32, 48, 64, 96, 100, 128)), rng.choice((2, 4, 8))
-    m = size + rng.choice((0, 0, -8, 8))
-    return rng.choice((3, 5, 7, 9)), rng.randint(1, 9), m, q, rng.choice((-2, -1, 0, 1)), q * size, size
+    m = size - rng.choice((0, 0, 3, 8))
+    a = rng.choice([a for a in (3, 5, 7, 9, 11) if math.gcd(a, m) == 1])
+    return a, rng.randint(1, 9), m, q, rng.choice((-2, -1, 0, 0)), q * size, size
 
 
 # --- Interval rules ---------------------------------------------------------------------------------------------------
@@ -148,8 +154,8 @@ def judge_unproved(callee: Callee, size: int) -> Verdict:
             return wrong("The compiler proves that one.", *facts, mistake="proved")
     try:
         kept = keeps_check(lambda i: callee.function(i, size), 4 * size, size)
-    except StaxError as error:
-        return wrong("It cannot be compiled.", ("reason", error.what), mistake="no-expression")
+    except Exception as error:  # the student's own, on a tensor
+        return wrong("It cannot be compiled.", ("reason", describe_error(error)), mistake="no-expression")
     if not kept:
         return nearly("Its bounds do not prove it, yet the compiled program has no check.", *facts, mistake="proved")
     return right("Always inside, and the compiler cannot tell: it keeps its check.", *facts)

@@ -49,7 +49,7 @@ def reference(variant: Variant) -> dict[str, Any]:
     from .ex14_runs import first_failing_mean, merged
 
     return {
-        "merged_triple": list(merged(variant.first, variant.second)),
+        "merged_triple": [str(number) for number in merged(variant.first, variant.second)],
         "merge": merge,
         "sums": sums,
         "cross_term": [
@@ -137,7 +137,7 @@ def wrong_answers(variant: Variant) -> tuple[WrongAnswer, ...]:
     """Mistakes students make, each with the name its feedback must give it."""
     own = reference(variant)
     (n_a, mean_a, m2_a), (n_b, mean_b, m2_b) = variant.first, variant.second
-    n, mean, _ = own["merged_triple"]
+    n, mean, m2 = own["merged_triple"]
     steps = own["cross_term"]
 
     def slip(mistake: str, **answers: Any) -> WrongAnswer:
@@ -145,11 +145,7 @@ def wrong_answers(variant: Variant) -> tuple[WrongAnswer, ...]:
 
     return (
         slip("no-cross-term", merged_triple=[n, mean, m2_a + m2_b]),
-        *(
-            [slip("unweighted-mean", merged_triple=[n, Fraction(mean_a + mean_b, 2), own["merged_triple"][2]])]
-            if n_a != n_b
-            else []
-        ),
+        *([slip("unweighted-mean", merged_triple=[n, Fraction(mean_a + mean_b, 2), m2])] if n_a != n_b else []),
         slip("unweighted-mean", merge=_unweighted),
         slip("no-cross-term", merge=_no_cross_term),
         slip("empty-segment", merge=_divides),

@@ -18,7 +18,7 @@ HALF = Fraction(1, 2)
 Triple = tuple[Any, Any, Any]
 
 #: Segments of a few small integers, the empty one included.
-SEGMENTS = {"first": lists(integers(-5, 9), 0, 5), "second": lists(integers(-5, 9), 0, 5)}
+SEGMENTS = {"first": lists(integers(0, 9), 0, 5), "second": lists(integers(0, 9), 0, 5)}
 
 
 def triple(values: Sequence[Any]) -> Triple:

@@ -149,6 +149,12 @@ def _written(x):
     return x + 1
 
 
+def _branches(x):
+    if (x == 0).any():
+        raise ZeroDivisionError("zero")
+    return x + 1
+
+
 def _fails_at_once(x):
     x[7]
     return x + 1
@@ -201,6 +207,7 @@ def wrong_answers(variant: Variant) -> tuple[WrongAnswer, ...]:
         slip("nothing-unused", unused=_all_used),
         slip("nothing-unused", unused=_written),
         slip("failed-call", unused=_fails_at_once),
+        slip("looks-at-numbers", unused=_branches),
         slip("too-strict", refines=_equal),
         slip("error-introduced", refines=_errors_anywhere),
         slip("other-direction", refines=_reversed),

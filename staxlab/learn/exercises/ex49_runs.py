@@ -18,13 +18,13 @@ import torch
 from ...capture.graph import Node
 from ...capture.module import GraphModule
 from ...capture.tracer import trace
-from ...errors import StaxError
 from ...loops.ir import Layout
 from ...loops.layout import IndexMap, broadcast, contiguous_stride, layout_through, permuted, sliced, unsqueezed
 from ...transform.dce import eliminate_dead_code
 from ..answers import Callee
 from ..feedback import Verdict, right, wrong
 from ..judges import call_failed, unexpected_result
+from ..limits import describe_error
 from ..variants import generator
 
 # --- Part 1: a view of a view -----------------------------------------------------------------------------------------
@@ -327,18 +327,21 @@ def judge_unused(callee: Callee) -> Verdict:
         return unexpected_result(callee, (INPUTS[0],), f"got {type(outcome.value).__name__} and not a tensor")
     try:
         captured = trace(callee.function, (sample.clone(),), {})
-    except StaxError as error:
-        return wrong("It cannot be recorded as a graph.", ("reason", error.what), mistake="not-recorded")
+    except Exception as error:  # the student's own, under the tracer
+        return wrong("It cannot be recorded as a graph.", ("reason", describe_error(error)), mistake="not-recorded")
+    if captured.gates:
+        message = "It looks at the numbers in x, which no list of bindings does. An operation has to fail by itself."
+        return wrong(message, mistake="looks-at-numbers")
     module, removed = _without_unused(captured)
     if not removed:
-        return wrong("Every operation in it is used (or writes).", mistake="nothing-unused")
+        return wrong("Every operation in it is used (or writes, or draws).", mistake="nothing-unused")
     for numbers in INPUTS:
         before = callee.call(torch.tensor(numbers))
         if before.timed_out:
             return call_failed(callee, (numbers,), before)
         try:
             after: Any = captured.rebuild(captured.flat_results(module(torch.tensor(numbers))))
-        except (RuntimeError, IndexError, ValueError) as error:
+        except Exception as error:  # whatever the operations that are left raise
             after = error
         if before.failed and isinstance(after, torch.Tensor):
             facts = (("x", numbers), ("before", before.reason().splitlines()[0]), ("after", after.tolist()))
