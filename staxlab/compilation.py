@@ -69,7 +69,8 @@ class Compilation:
 
     A record is None where its stage did not run: beyond the ``last`` stage, or because the region runs operator
     by operator. ``fallback_reason`` then says why, and ``fallback_remedy`` what to do. ``trains`` says that gradients
-    are recorded; ``backward`` is then the compilation of the backward half, once it was needed, and None before.
+    are recorded; ``backwards`` has then the compilations of the backward half, made when they are first needed: one for
+    each set of results (numbers of forward outputs) to which no upstream gradient came.
     ``source`` is the graph a compilation starts from that has no captured one (the gradient, for a second derivative).
     ``derivative`` is "jvp" or "hvp" where it is not the function itself that is computed (:mod:`staxlab.derivatives`).
     """
@@ -90,7 +91,7 @@ class Compilation:
     source: GraphModule | None = field(default=None, repr=False)
     trains: bool = False
     derivative: str | None = None
-    backward: Compilation | None = field(default=None, repr=False)
+    backwards: dict[frozenset[int], Compilation] = field(default_factory=dict, repr=False)
 
     @property
     def fallback_reason(self) -> str | None:
@@ -101,6 +102,11 @@ class Compilation:
     def fallback_remedy(self) -> str | None:
         """What to do so that it is compiled, where something can be done."""
         return self.fallback.remedy if self.fallback else None
+
+    @property
+    def backward(self) -> Compilation | None:
+        """The backward half for gradients from all results, or else the first that was needed; None before."""
+        return self.backwards.get(frozenset()) or next(iter(self.backwards.values()), None)
 
     @property
     def guards(self) -> tuple[Any, ...]:

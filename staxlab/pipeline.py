@@ -381,8 +381,8 @@ def compile_backward(
 ) -> Compilation:
     """The backward half of a training compilation through the stages from ``loops`` on (Section 5.6).
 
-    ``undefined`` are the numbers of forward outputs to which no upstream gradient comes. That for none such is kept as
-    ``compilation.backward``. Failures are treated as those of :func:`compile_region`.
+    ``undefined`` are the numbers of forward outputs to which no upstream gradient comes; the result is kept in
+    ``compilation.backwards`` under them. Failures are treated as those of :func:`compile_region`.
     """
     from .autodiff.split import only_gradients
 
@@ -395,8 +395,7 @@ def compile_backward(
     run, count = _half_executor(half), len(compilation.joint.primals)
     half.executor = run and (lambda inputs: _spread(run(inputs), places, count))
     _warn_about_fallbacks(half, warned)
-    if not undefined:
-        compilation.backward = half
+    compilation.backwards[undefined] = half
     return half
 
 

@@ -94,6 +94,19 @@ def test_the_backward_is_compiled_when_it_is_first_needed():
     assert compilation.backward is first and len(compiled.versions) == 1
 
 
+def test_a_loss_of_one_result_has_a_backward_without_the_others():
+    def function(x, w):
+        h = x @ w
+        return h.exp(), h.pow(2).sum()
+
+    compiled = staxlab.compile(function)
+    compiled(tensor(4, 4), tensor(4, 4))[1].backward()
+    compilation = compiled.versions[0].compilation
+    assert list(compilation.backwards) == [frozenset({0})]
+    assert compilation.backward is compilation.backwards[frozenset({0})]
+    assert "aten.exp.default" not in str(compilation.backward.operators)
+
+
 def test_without_gradients_there_is_no_joint_graph():
     x, w = tensor(8, 6), tensor(6, 6)
     compiled = staxlab.compile(gelu_of_product)

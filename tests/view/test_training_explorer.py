@@ -117,7 +117,7 @@ def test_a_backward_half_that_is_not_compiled_yet_is_announced():
 
 def test_a_backward_half_that_runs_operator_by_operator_says_so(compilation):
     half = dataclasses.replace(compilation.backward, fallback=Fallback("no kernel for it", "write one"))
-    whole = dataclasses.replace(compilation, backward=half)
+    whole = dataclasses.replace(compilation, backwards={frozenset(): half})
     after = str(whole).partition("=== The backward half")[2]
     assert "FALLBACK, runs operator by operator: no kernel for it\n  remedy: write one\n--- Operator graph" in after
     (note,) = read(view.html(whole)).find("p", class_="sx-warning")
