@@ -440,6 +440,14 @@ def test_special_values_through_kernels():
             kernels(function, g, x, rtol=0, atol=0)
 
 
+def test_the_sums_of_a_batch_norms_adjoint_are_the_gradients_of_its_parameters_too():
+    x, w, m = torch.randn(4, 3, 5, 5), torch.rand(3), torch.randn(3)
+    function = lambda g, x, w, m, r: aten.native_batch_norm_backward(  # noqa: E731
+        g, x, w, None, None, m, r, True, 1e-5, [True] * 3
+    )
+    assert kernels(function, torch.randn(4, 3, 5, 5), x, w, m, torch.rand(3)) == 3
+
+
 def test_loops_of_the_adjoints_over_rows():
     """A softmax: a sum and a pass. A layer norm: two sums and a pass; one more sum for each parameter."""
     g, x, w = torch.randn(33, 96), torch.randn(33, 96), torch.randn(96)

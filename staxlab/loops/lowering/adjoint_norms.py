@@ -19,6 +19,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
+from ...capture.graph import TensorMeta
 from ..layout import broadcast, reshaped
 from ..ops import compute_dtype
 from .call import Call
@@ -91,20 +92,30 @@ def _standard(ops, a, statistics):
 
 
 def _for_input(
-    call: Call, gradient: TensorValue, x: TensorValue, statistics: list, weights: list, sums: Sequence, n: int
+    call: Call,
+    gradient: TensorValue,
+    x: TensorValue,
+    statistics: list,
+    weights: list,
+    sums: Sequence,
+    n: int,
+    *,
+    weights_outside: bool = False,
 ) -> TensorValue:
-    """``r * (u - mean(u) - h * mean(u * h))`` over the shape of ``x``; the means are ``sums`` over ``n`` elements."""
+    """``r * (u - mean(u) - h * mean(u * h))`` over the shape of ``x``; the means are ``sums`` over ``n`` elements.
+    ``weights_outside``: the sums are those of the bare gradient, and all of it is weighted in the end."""
     kept = [s for s in sums if s is not None]
     count, wide = len(statistics), _wide(x)
 
     def function(ops, g, a, *rest):
         given, shared, rest = rest[:count], rest[count : count + len(kept)], rest[count + len(kept) :]
         means = [ops.mul(s, ops.constant(1 / n, wide)) for s in shared]
-        value = _weighted(ops, g, rest)
+        value = g if weights_outside else _weighted(ops, g, rest)
         if len(means) == 2:
             value = ops.sub(value, means[0])
         value = ops.sub(value, ops.mul(_standard(ops, a, given), means[-1]))
-        return ops.mul(given[-1], value)
+        value = ops.mul(given[-1], value)
+        return _weighted(ops, value, rest) if weights_outside else value
 
     operands = [gradient, x, *statistics, *kept, *weights]
     return call.pointwise(function, *operands, operand_dtype=wide, shape=x.shape, dtype=call.val[0].dtype)
@@ -197,14 +208,25 @@ def lower_batch_norm_backward(
     weights = [] if weight is None else [weight.seen(reshaped(weight.shape, shape))]
     dims, for_x = [d for d in range(x.ndim) if d != 1], None
     if call.val[0] is not None and training:
-        sums = _row_sums(call, gradient, x, statistics, weights, dims)
-        for_x = _for_input(call, gradient, x, statistics, weights, sums, count_over(x, dims))
-    elif call.val[0] is not None:
+        # The weight is the same for all that is summed. Left out, the sums are the gradients of bias and weight too.
+        sums = [call.stored(s, SHARED) for s in _row_sums(call, gradient, x, statistics, [], dims)]
+        n = count_over(x, dims)
+        for_x = _for_input(call, gradient, x, statistics, weights, sums, n, weights_outside=True)
+        flat = [s.seen(reshaped(s.shape, (x.shape[1],))) for s in reversed(sums)]
+        return for_x, *(_parameters(call, meta, s) for meta, s in zip(call.val[1:3], flat, strict=True))
+    if call.val[0] is not None:
         for_x = call.pointwise(
             lambda ops, g, r, *w: ops.mul(_weighted(ops, g, w), r), gradient, statistics[1], *weights,
             operand_dtype=_wide(x), shape=x.shape, dtype=call.val[0].dtype,
         )  # fmt: skip
     return for_x, *_sums(call, gradient, x, statistics, dims)
+
+
+def _parameters(call: Call, meta: TensorMeta | None, total: TensorValue) -> TensorValue | None:
+    """A sum as the gradient of a parameter, in its dtype."""
+    if meta is None or meta.dtype == total.dtype:
+        return meta and total
+    return call.pointwise(lambda ops, s: s, total, operand_dtype=total.dtype, shape=total.shape, dtype=meta.dtype)
 
 
 @lowering("batch_norm_backward", kind="normalization", passes=3)
