@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import count
 
 import pytest
+import torch
 
 from staxlab import learn
 from staxlab.learn.exercises import ex16, ex16_answers, ex16_runs
@@ -103,7 +105,10 @@ def test_errors_are_measured_and_inside_their_bounds():
         (lambda n: [0.0] * n, "no-error"),
         (lambda n: ["a"] * n, "wrong-form"),
         (lambda n: [float("inf")] * n, "wrong-form"),
-        (lambda n: [1e-60] * n, "no-error"),
+        (lambda n: [1e-60] * n, "no-error"),  # zeros, in float32
+        (lambda n: torch.tensor([1.0] + [2.0**-24] * (n - 1)), None),
+        (lambda n: [1e39] * n, "wrong-form"),
+        (lambda n: count(), "wrong-form"),
     ],
 )
 def test_other_worst_cases(answer, mistake):

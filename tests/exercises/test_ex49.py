@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import count
+
 import pytest
 import torch
 
@@ -149,3 +151,28 @@ def test_functions_whose_trimming_shows_or_does_not(answer, mistake):
 def test_the_compiler_keeps_what_may_fail():
     verdict = check("3", unused=ex49_answers.unused)["unused"]
     assert dict(verdict.facts)["the compiler's own removal"] == "it keeps what may raise"
+
+
+@pytest.mark.parametrize(
+    ("part", "field", "answer"),
+    [
+        ("1", "compose", lambda A1, c1, A2, c2: (iter(A1), c1)),
+        ("1", "compose", lambda A1, c1, A2, c2: ([[0.5]], [1])),
+        ("2", "thread", lambda program: count()),
+        ("2", "thread", lambda program: (binding for binding in program)),
+        ("2", "thread", lambda program: [count()]),
+    ],
+)
+def test_results_without_an_end_are_not_read(part, field, answer):
+    assert check(part, **{field: answer})[field].mistake == "wrong-form"
+
+
+def endless(*arguments):
+    while True:
+        pass
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("part", "field"), [("1", "compose"), ("2", "thread"), ("3", "unused"), ("3", "refines")])
+def test_functions_without_an_end_are_stopped(part, field):
+    assert check(part, **{field: endless})[field].mistake == "timed-out"

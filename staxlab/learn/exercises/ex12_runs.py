@@ -182,10 +182,7 @@ def judge_loop_order(callee: Callee, seed: int | None) -> Verdict:
         outcome = callee.call(*arguments)
         if outcome.failed:
             return call_failed(callee, arguments, outcome)
-        try:
-            order = tuple(outcome.value)
-        except TypeError:
-            order = ()
+        order = tuple(outcome.value) if isinstance(outcome.value, list | tuple) else ()
         if sorted(order, key=repr) != list(range(len(extents))):
             problem = f"{outcome.value!r} does not name each of the {len(extents)} loops once"
             return unexpected_result(callee, arguments, problem)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any
@@ -126,18 +127,28 @@ def by_merging(numbers: Sequence[float]) -> float:
     return float(level[0][2])
 
 
+def float32_numbers(value: Any) -> list[float] | None:
+    """The finite float32 numbers of a list, tuple, array or tensor; None for anything else."""
+    value = value.tolist() if hasattr(value, "tolist") else value
+    if not isinstance(value, list | tuple):
+        return None
+    try:
+        with numpy.errstate(over="ignore"):
+            numbers = [float(numpy.float32(one)) for one in value]
+    except (TypeError, ValueError, OverflowError):
+        return None
+    return numbers if all(map(math.isfinite, numbers)) else None
+
+
 def judge_cancelling(callee: Callee) -> Verdict:
     """Numbers of a moderate variance, of which the difference of sums keeps nothing and merging everything."""
     for n in (8, 64, 256):
         outcome = callee.call(n)
         if outcome.failed:
             return call_failed(callee, (n,), outcome)
-        try:
-            numbers = [float(numpy.float32(value)) for value in outcome.value]
-        except (TypeError, ValueError):
-            return unexpected_result(callee, (n,), f"got {type(outcome.value).__name__} and not a list of numbers")
-        if len(numbers) != n or not numpy.isfinite(numbers).all():
-            return unexpected_result(callee, (n,), f"there must be {n} finite float32 numbers")
+        numbers = float32_numbers(outcome.value)
+        if numbers is None or len(numbers) != n:
+            return unexpected_result(callee, (n,), f"that is no list of {n} finite float32 numbers")
         exact = triple(numbers)[2]
         facts = (("n", n), ("variance of your numbers in float32", number_text(float(exact) / n)))
         if not Fraction(1, 4) <= exact / n <= 4:

@@ -15,6 +15,7 @@ from ..answers import Callee
 from ..feedback import Verdict, nearly, right, wrong
 from ..judges import call_failed, number_text, unexpected_result
 from ..variants import generator
+from .ex14_runs import float32_numbers
 
 HALF = Fraction(1, 2)
 
@@ -103,20 +104,15 @@ def judge_worst_case(callee: Callee) -> Verdict:
         outcome = callee.call(n)
         if outcome.failed:
             return call_failed(callee, (n,), outcome)
-        try:
-            given = [float(value) for value in outcome.value]
-        except (TypeError, ValueError):
-            return unexpected_result(callee, (n,), f"got {type(outcome.value).__name__} and not a list of numbers")
-        if len(given) != n:
-            return unexpected_result(callee, (n,), f"there are {len(given)} numbers and not {n}")
+        given = float32_numbers(outcome.value)
+        if given is None or len(given) != n:
+            return unexpected_result(callee, (n,), f"that is no list of {n} finite float32 numbers")
         numbers = torch.tensor(given, dtype=torch.float32)
-        if not bool(numbers.isfinite().all()):
-            return unexpected_result(callee, (n,), "not all of them are finite float32 numbers")
-        error, bound = sequential_error(numbers.tolist()), (n - 1) * unit_roundoff() * math.fsum(map(abs, given))
+        error, bound = sequential_error(given), (n - 1) * unit_roundoff() * math.fsum(map(abs, given))
         facts = (
             ("n", n),
             ("computed sum", number_text(float(sequential(n).run(numbers)))),
-            ("exact sum", number_text(math.fsum(numbers.tolist()))),
+            ("exact sum", number_text(math.fsum(given))),
             ("error over bound", f"{error / bound:.3f}" if bound else "0"),
         )
         if error >= 0.9 * bound > 0:

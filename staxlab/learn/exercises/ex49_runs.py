@@ -80,6 +80,21 @@ def strides_of_both() -> str:
 STRIDES = ("A1^T A2^T t", "A2^T A1^T t")
 
 
+def _matrix_and_vector(value: Any) -> tuple[Matrix, list[int]] | None:
+    """A student's (A, c) of integers, as lists; None where it is something else."""
+
+    def entries(row: Any) -> list[int] | None:
+        row = row.tolist() if hasattr(row, "tolist") else row
+        whole = isinstance(row, list | tuple) and all(isinstance(x, int) for x in row)
+        return list(row) if whole else None
+
+    if not isinstance(value, list | tuple) or len(value) != 2:
+        return None
+    rows = value[0].tolist() if hasattr(value[0], "tolist") else value[0]
+    matrix, shift = [entries(row) for row in rows] if isinstance(rows, list | tuple) else [None], entries(value[1])
+    return None if shift is None or None in matrix else (matrix, shift)
+
+
 def judge_compose(callee: Callee, seed: int | None) -> Verdict:
     """The student's matrix and vector against the map of the package, entry by entry."""
     for shape, inner, outer in views(seed):
@@ -92,11 +107,10 @@ def judge_compose(callee: Callee, seed: int | None) -> Verdict:
             return wrong(message, *asked, ("reason", outcome.reason()), mistake="other-way-round")
         if outcome.failed:
             return call_failed(callee, arguments, outcome)
-        try:
-            matrix, shift = outcome.value
-            matrix, shift = [[int(x) for x in row] for row in matrix], [int(x) for x in shift]
-        except (TypeError, ValueError):
+        found = _matrix_and_vector(outcome.value)
+        if found is None:
             return unexpected_result(callee, arguments, "that is not (matrix, vector)")
+        matrix, shift = found
         truth, c = _lists(inner.after(outer))
         yours = ("yours", f"{matrix}, {shift}")
         if (matrix, shift) == (truth, c):
@@ -260,6 +274,14 @@ def program_text(program: Sequence[Binding]) -> str:
     return "\n".join(f"{name} = {operator}({', '.join(map(str, arguments))})" for name, operator, *arguments in program)
 
 
+def _bindings(value: Any) -> list[Binding]:
+    """A student's list of bindings; empty where it is none."""
+    if not isinstance(value, list | tuple) or not all(isinstance(binding, list | tuple) for binding in value):
+        return []
+    named = all(len(binding) >= 2 and type(binding[0]) is type(binding[1]) is str for binding in value)
+    return [tuple(binding) for binding in value] if named else []
+
+
 def judge_thread(callee: Callee, seed: int | None) -> Verdict:
     """Translated programs draw the same numbers, before and after both eliminations."""
     merged = removed = 0
@@ -267,11 +289,8 @@ def judge_thread(callee: Callee, seed: int | None) -> Verdict:
         outcome = callee.call([tuple(binding) for binding in program])
         if outcome.failed:
             return call_failed(callee, (list(program),), outcome)
-        try:
-            explicit = [tuple(binding) for binding in outcome.value]
-            if not explicit or not all(len(b) >= 2 and type(b[0]) is type(b[1]) is str for b in explicit):
-                raise TypeError
-        except TypeError:
+        explicit = _bindings(outcome.value)
+        if not explicit:
             return unexpected_result(callee, (list(program),), "that is no list of bindings (name, operator, ...)")
         facts = (("program", program_text(program)), ("yours", program_text(explicit)))
         for x, s0 in ((0, 1), (5, 12345), (-3, 2**30 + 7)):
