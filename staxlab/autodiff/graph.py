@@ -39,7 +39,8 @@ class JointGraph:
     ``module`` maps the primals and tangents, its placeholders in this order, to ``(outputs, gradients)``. ``outputs``
     are the values the forward pass delivers; ``tangents`` has, for each, the placeholder of its upstream gradient, or
     None where it is not differentiable. ``gradients`` has a node for each primal, or None where no gradient is asked
-    for or none flows. ``backward`` are the nodes recorded while the autograd engine ran, the tangents among them.
+    for or none flows. ``backward`` are the nodes recorded while the autograd engine ran, the tangents among them; their
+    ``meta["autograd_node"]`` is the sequence number of the node of autograd's graph that was running.
     ``results`` says how what the function returns is made of the outputs. ``drawn`` are random values, the last of the
     outputs, which nobody is given: a second derivative must not draw them anew. ``saved_by_eager`` are the values that
     eager execution packs for its backward pass, each once, whatever their number of readers.

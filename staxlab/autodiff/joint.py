@@ -254,7 +254,10 @@ class JointRecorder(Recorder):
             self.position = self.positions.get(number, Position())
         else:
             self.positions[torch._C._autograd._get_sequence_nr() - 1] = self.position
-        return super()._create(op, target, args, kwargs, val, name=name)
+        node = super()._create(op, target, args, kwargs, val, name=name)
+        if self.in_backward:
+            node.meta["autograd_node"] = number
+        return node
 
     # -- the graph ----------------------------------------------------------------------------------------------------
 

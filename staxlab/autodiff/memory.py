@@ -7,8 +7,9 @@ for each choice: what eager execution keeps, everything the backward pass reads,
 A *storage* is a piece of memory of its own: views count as what they look at. It is alive from the operator that
 writes it to the last one that reads it, both included, and
 
-* in eager execution every result is a storage, and one kept for the backward pass ends with its last reader there,
-  because the engine releases what each operation kept once it has run;
+* in eager execution every result is a storage. One that the backward pass reads ends with the node of autograd's graph
+  that its last reader belongs to: a product has two gradients, one computed after the other, and what it kept, what it
+  was handed and what it needed in between is released after both;
 * in a compiled region a value has a storage only if it has to be in memory: it is kept or returned, a routine of
   PyTorch's or a reduction writes it, or one of its readers does not fuse with it. The region is *one* node of the graph
   that autograd runs (Section 5.6), so all it keeps is released together, after its backward. A value that is computed
@@ -26,6 +27,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
 from typing import Any
+
+import torch
 
 from ..capture.graph import Node, TensorMeta
 from ..operators.structure import flatten
@@ -254,8 +257,12 @@ class _Model:
         packed = {self.kinds.base(node) for node in self.joint.saved_by_eager}
         storages = [Storage(node.name, _bytes(node), 0, self.end, True) for node in packed & self.modified]
 
+        together: dict[Any, int] = {}  # the last step of each node of autograd's graph
+        for step, call in enumerate(self.steps):
+            together[self._group(call)] = step
+
         def last_read(value: Node) -> int:
-            return max((self.position[reader] for reader in self.readers(value)), default=-1)
+            return max((together[self._group(reader)] for reader in self.readers(value)), default=-1)
 
         for start, call in enumerate(self.steps):
             for value in self.values_of(call):
@@ -267,6 +274,14 @@ class _Model:
                 storages.append(Storage(value.name, _bytes(value), start, stop, kept))
         storages += self.upstream(lambda node: max(self.turn, last_read(node)))
         return Occupancy("eager", len(self.steps), tuple(storages))
+
+    def _group(self, node: Node) -> Any:
+        """The node of autograd's graph an operator belongs to. Forward operators stand alone, and so do the sums of
+        gradients that the engine makes between two nodes."""
+        if node not in self.joint.backward:
+            return node
+        is_sum = node.target is torch.ops.aten.add.Tensor and self.joint.backward.issuperset(node.inputs)
+        return node if is_sum else node.meta.get("autograd_node", node)
 
     # -- a compiled region --------------------------------------------------------------------------------------------
 

@@ -266,11 +266,19 @@ class Holding(TorchDispatchMode):
         lambda x, w: (x @ w).tanh().sigmoid().sum(),
         lambda x, w: F.softmax(x @ w, -1).exp().sum(),
         lambda x, w: F.gelu(F.gelu(x @ w) @ x.t()).sum(),
+        lambda x, w: (w.sin() * w.cos()).sum(),
+        lambda x, w: (w.exp() + w.exp() * 2).sum(),
+        lambda x, w: ((x @ w).t() @ (x @ w)).sum(),
+        lambda x, w: F.layer_norm(F.gelu(x @ w), (64,)).square().mean(),
+        lambda x, w: F.layer_norm(w.t().sigmoid() @ w, (64,)).log_softmax(-1).mean(),
     ],
-    ids=["gelu", "relu", "chain", "softmax", "two products"],
-)
+    ids=[
+        "gelu", "relu", "chain", "softmax", "two products", "two readers", "sums of gradients", "product with itself",
+        "normalization", "views",
+    ],
+)  # fmt: skip
 def test_eager_execution_holds_what_the_model_says(function):
-    """Operator by operator. (What autograd groups into one operation is released together; these have none such.)"""
+    """Operator by operator, what a node of autograd's graph needs in between included."""
     x, w = torch.randn(32, 64), weight(64, 64)
     found = over(function, x, w)
     with Holding(x, w) as holding:
