@@ -56,4 +56,4 @@ def test_the_peak_is_the_models(function):
         model = timeline[name].peak
         print(f"{function.__name__}, {name}: measured {peak / MIB:.2f} MiB, model {model / MIB:.2f} MiB")
         # Small values are rounded up to 512 bytes each.
-        assert abs(peak - model) <= 0.05 * model, (name, peak, model)
+        assert abs(peak - model) <= 0.01 * model, (name, peak, model)
