@@ -119,13 +119,15 @@ def _wrapper(compilation: Compilation) -> Any:
 
 
 def _validation(compilation: Compilation) -> Any:
-    from .measure.validation import user_lines, validate
+    from .measure.validation import user_lines, validate, whole_region
     from .runtime.build import build
 
     launchers = build(compilation.kernels, compilation.options, compilation.device)
     sample = compilation.sample and [*compilation.sample, *_tensor_constants(compilation)]
     lines = user_lines(compilation.operators.graph)
-    return validate(compilation.schedule, compilation.kernels, launchers, sample, lines).require()
+    found = validate(compilation.schedule, compilation.kernels, launchers, sample, lines).require()
+    call = _artifact(compilation).call
+    return whole_region(found, compilation.schedule, compilation.kernels, launchers, call, sample).require()
 
 
 def _artifact(compilation: Compilation) -> Any:

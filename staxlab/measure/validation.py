@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -40,6 +40,7 @@ from .reduction_bounds import enclose_reduction, reorders
 from .rounding import plan_of
 from .tables import Table, Tabular
 from .validation_inputs import KINDS, draw, subscript_bounds
+from .validation_region import NotRun, region_difference
 
 MARGIN = 4096  # bytes on both sides of the data a kernel sees
 PATTERN = 0xA5
@@ -118,10 +119,13 @@ class KernelValidation:
 
 @dataclass(frozen=True, repr=False)
 class Validation(Tabular):
-    """What the validation of a region found, kernel by kernel."""
+    """What the validation of a region found, kernel by kernel. ``skipped`` are PyTorch's operators; ``whole`` says
+    whether the region as a whole ran (:mod:`.validation_region`), ``difference`` what was wrong with its results."""
 
     kernels: tuple[KernelValidation, ...]
     skipped: tuple[str, ...] = ()
+    whole: str = ""
+    difference: str | None = None
 
     @property
     def failures(self) -> tuple[KernelValidation, ...]:
@@ -129,19 +133,24 @@ class Validation(Tabular):
 
     @property
     def passed(self) -> bool:
-        return not self.failures
+        return not self.failures and self.difference is None
 
     def require(self) -> Validation:
         """The record itself. ValidationError with the first kernel that failed."""
         if self.passed:
             return self
+        remedy = "this is a defect of the code generator, please report it; backend='aot_eager' avoids it"
+        if not self.failures:
+            raise ValidationError(
+                f"right kernels are put together wrongly: {self.difference}", remedy=remedy, validation=self
+            )
         mismatch = self.failures[0].mismatch
         assert mismatch is not None
         lines = "".join(f"\n  from {source}" for source in mismatch.sources[1:])
         raise ValidationError(
             f"a generated kernel does not compute what its loops mean: {mismatch}{lines}",
             where=mismatch.sources[0] if mismatch.sources else None,
-            remedy="this is a defect of the code generator, please report it; backend='aot_eager' avoids it",
+            remedy=remedy,
             validation=self,
         )
 
@@ -155,9 +164,13 @@ class Validation(Tabular):
         ]  # fmt: skip
         notes = [str(k.mismatch) for k in self.failures]
         notes.append("class one keeps the floating-point semantics, class two that of the real numbers (Section 6.9)")
+        if self.whole:
+            notes.append(f"the region as a whole: {self.difference or self.whole}")
         if self.skipped:
             notes.append(f"run by PyTorch, and taken for right: {', '.join(self.skipped)}")
         failed = f"{len(self.failures)} of {len(self.kernels)} kernels FAILED"
+        if not self.failures:
+            failed = "the region as a whole FAILED"
         count = {0: "there is no generated kernel", 1: "1 kernel agrees"}
         agree = count.get(len(self.kernels), f"{len(self.kernels)} kernels agree")
         return Table.build(f"Translation validation: {agree if self.passed else failed}", columns, rows, notes, 2)
@@ -207,6 +220,22 @@ def validate(
         one = _OneKernel(schedule, node, kernel, buffer, record(buffer, dtypes), number)
         found.append(one.validate(launchers.get(kernel.name), storages, sources))
     return Validation(tuple(found), tuple(skipped))
+
+
+def whole_region(
+    found: Validation,
+    schedule: Schedule,
+    kernels: KernelSet,
+    launchers: Mapping[str, Callable[..., None]],
+    call: Callable[[list[torch.Tensor]], Sequence[Any]],
+    sample: Sequence[torch.Tensor] | None = None,
+) -> Validation:
+    """The record, with what became of running the region as a whole, by ``call``, on the sample."""
+    try:
+        difference = region_difference(schedule, kernels, launchers, call, sample)
+    except NotRun as reason:
+        return replace(found, whole=f"not run, {reason}")
+    return replace(found, whole="equal to its kernels run one by one, bit for bit", difference=difference)
 
 
 @dataclass
@@ -263,7 +292,7 @@ class _OneKernel:
         tally, mismatch = self.tally, self.tally.mismatch
         if mismatch is not None and sources is not None:
             lines = tuple(dict.fromkeys(sources(self.kernel.origins | self.node.origins)))[:MOST_SOURCES]
-            mismatch = Mismatch(**{**mismatch.__dict__, "sources": lines})
+            mismatch = replace(mismatch, sources=lines)
         order = 1 if self.height is None else 2
         return KernelValidation(
             self.kernel.name, self.buffer.name, order, self.basis(), tuple(tally.data), tally.compared, tally.exact,

@@ -277,3 +277,28 @@ def test_the_record_prints_and_says_what_it_is_held_to():
     assert "exp 3 ulp" in text and "sum of 167 in a tree of height" in text and "within the bound" in text
     text = str(validated(lambda x: x @ x.t() + 1, data(6, 6)).validation)
     assert "run by PyTorch" in text and "extern_" in text
+
+
+# -- the region as a whole ---------------------------------------------------------------------------------------------
+
+
+def test_the_region_runs_as_a_whole_where_it_can():
+    function, inputs = CORPUS["softmax"]
+    assert validated(function, *inputs).validation.whole.startswith("equal")
+    with_a_library_call = validated(lambda x: (x @ x).relu(), data(6, 6)).validation
+    assert with_a_library_call.whole.startswith("not run") and "extern_mm" in with_a_library_call.whole
+
+
+def test_right_kernels_that_are_put_together_wrongly_are_found(monkeypatch):
+    from staxlab.runtime import artifact
+
+    load = artifact.load
+
+    def damaged(*arguments, **more):
+        loaded = load(*arguments, **more)
+        return dataclasses.replace(loaded, call=lambda inputs: tuple(r + 1 for r in loaded.call(inputs)))
+
+    monkeypatch.setattr(artifact, "load", damaged)
+    with pytest.raises(ValidationError, match="put together wrongly: result 0") as found:
+        validated(lambda x: x.exp() * 2, data(33, 70))
+    assert "as a whole FAILED" in str(found.value.validation)
