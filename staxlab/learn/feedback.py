@@ -64,11 +64,19 @@ class Verdict:
 
     def with_facts(self, *facts: tuple[str, Any]) -> Verdict:
         """The same verdict with more facts at the end."""
-        return replace(self, facts=self.facts + tuple((label, str(value)) for label, value in facts))
+        return replace(self, facts=self.facts + _facts(facts))
 
 
 def _facts(facts: Iterable[tuple[str, Any]]) -> tuple[tuple[str, str], ...]:
-    return tuple((label, str(value)) for label, value in facts)
+    return tuple((label, _text(value)) for label, value in facts)
+
+
+def _text(value: Any) -> str:
+    """Facts may hold what a student's function returned: an object that cannot be printed is named by its type."""
+    try:
+        return str(value)
+    except Exception:
+        return f"a value of type {type(value).__name__} that cannot be printed"
 
 
 def right(message: str = "Right.", *facts: tuple[str, Any]) -> Verdict:

@@ -351,6 +351,15 @@ def call_failed(callee: Callee, arguments: tuple[Any, ...], outcome: Outcome) ->
     return wrong("Your function failed.", *facts, mistake="timed-out" if outcome.timed_out else "failed-call")
 
 
+def result_text(value: Any) -> str:
+    """What a student's function returned, in 80 characters at most, whatever it is."""
+    try:
+        text = repr(value)
+    except Exception:  # a repr that raises, or an integer of too many digits
+        return f"a value of type {type(value).__name__} that cannot be printed"
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
 def unexpected_result(callee: Callee, arguments: tuple[Any, ...], problem: str) -> Verdict:
     """The verdict on a student's function that returned the wrong kind of thing."""
     facts = (("call", callee.call_text(*arguments)), ("reason", problem))

@@ -258,6 +258,19 @@ def test_constructions_are_tried_from_the_smallest_up():
     assert dict(judge(FUNCTION.read(sorted, {})).facts)["size"] == "3" and tried == [(1,), (2,), (3,)]
 
 
+class Unprintable:
+    def __repr__(self):
+        raise RuntimeError("no")
+
+
+@pytest.mark.parametrize("make", [Unprintable, lambda: [Unprintable()], lambda: 10**5000, lambda: "x" * 10**6])
+def test_whatever_a_function_returns_can_be_shown(make):
+    value = make()
+    assert len(j.result_text(value)) <= 80
+    shown = wrong("No.", ("yours", value)).facts[0][1]
+    assert shown and (isinstance(value, str) or "cannot be printed" in shown)
+
+
 def test_prose_waits_for_a_reader():
     verdict = j.read_by_a_person(Rubric((Criterion("Storage", 2, "all"),)))("Because.")
     assert verdict.status is Status.PENDING and "Storage" in verdict.message

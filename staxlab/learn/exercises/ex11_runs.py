@@ -13,7 +13,7 @@ from ...loops.ir import Layout
 from ...loops.layout import IndexMap, contiguous_stride, layout_through, numel, permuted, reshaped, sliced
 from ..answers import Callee
 from ..feedback import Verdict, right, wrong
-from ..judges import call_failed, unexpected_result
+from ..judges import call_failed, result_text, unexpected_result
 from ..variants import generator
 
 
@@ -78,7 +78,7 @@ def judge_flat_stride(callee: Callee, seed: int | None) -> Verdict:
             return call_failed(callee, (shape, strides), outcome)
         yours, truth = outcome.value, flat_stride(shape, strides)
         if isinstance(yours, bool) or not (yours is None or isinstance(yours, int)):
-            return unexpected_result(callee, (shape, strides), f"{yours!r} is neither an integer nor None")
+            return unexpected_result(callee, (shape, strides), f"{result_text(yours)} is neither an integer nor None")
         if yours == truth:
             continue
         places = addresses(layout(shape, strides))
@@ -131,7 +131,7 @@ def judge_moved(callee: Callee) -> Verdict:
             return call_failed(callee, (order, d), outcome)
         yours = outcome.value
         if isinstance(yours, bool) or not isinstance(yours, int) or not 0 <= yours < len(order):
-            return unexpected_result(callee, (order, d), f"{yours!r} is none of the {len(order)} dimensions")
+            return unexpected_result(callee, (order, d), f"{result_text(yours)} is none of the {len(order)} dimensions")
         answers.append((order, d, yours))
     for order, d, yours in answers:
         first, second = both_ways(order, d, yours)

@@ -18,7 +18,7 @@ from ...loops.normalize import normalize
 from ...loops.ops import Ops
 from ..answers import Callee
 from ..feedback import Verdict, nearly, right, wrong
-from ..judges import call_failed, unexpected_result
+from ..judges import call_failed, result_text, unexpected_result
 from ..variants import generator
 
 Extents = tuple[int, ...]
@@ -152,7 +152,7 @@ def judge_can_merge(callee: Callee, seed: int | None) -> Verdict:
         if outcome.failed:
             return call_failed(callee, arguments, outcome)
         if not isinstance(outcome.value, bool):
-            problem = f"it returned {outcome.value!r}, which is neither True nor False"
+            problem = f"it returned {result_text(outcome.value)}, which is neither True nor False"
             return unexpected_result(callee, arguments, problem)
         answers.append(outcome.value)
     wrongs = [k for k, arguments in enumerate(cases) if answers[k] != merges(*arguments)]
@@ -184,7 +184,7 @@ def judge_loop_order(callee: Callee, seed: int | None) -> Verdict:
             return call_failed(callee, arguments, outcome)
         order = tuple(outcome.value) if isinstance(outcome.value, list | tuple) else ()
         if sorted(order, key=repr) != list(range(len(extents))):
-            problem = f"{outcome.value!r} does not name each of the {len(extents)} loops once"
+            problem = f"{result_text(outcome.value)} does not name each of the {len(extents)} loops once"
             return unexpected_result(callee, arguments, problem)
         orders.append(order)
     for (extents, accesses), order in zip(nests(seed), orders, strict=True):

@@ -18,7 +18,7 @@ from ...operators.record import record
 from ...options import Options, host_device_spec
 from ..answers import Callee
 from ..feedback import Verdict, nearly, right, wrong
-from ..judges import call_failed, unexpected_result
+from ..judges import call_failed, result_text, unexpected_result
 from ..limits import describe_error
 
 Interval = tuple[int, int]
@@ -91,13 +91,13 @@ def against_rule(
         or len(yours) != 2
         or not all(isinstance(end, int) and not isinstance(end, bool) for end in yours)
     ):
-        return unexpected_result(callee, arguments, f"{yours!r} is no pair of integers")
+        return unexpected_result(callee, arguments, f"{result_text(yours)} is no pair of integers")
     low, high = yours
     truth = (min(values), max(values))
     if (low, high) == truth:
         return None
     outside = sorted(value for value in values if not low <= value <= high)
-    facts: list[tuple[str, Any]] = [("yours", f"[{low}, {high}]")]
+    facts: list[tuple[str, Any]] = [("yours", [low, high])]
     if outside:
         facts.append(("possible, and outside", outside[0]))
     for name, (result, message) in slips.items():
@@ -137,7 +137,7 @@ def judge_unproved(callee: Callee, size: int) -> Verdict:
             if outcome.failed:
                 return call_failed(callee, (i, m), outcome)
             if isinstance(outcome.value, bool) or not isinstance(outcome.value, int):
-                return unexpected_result(callee, (i, m), f"{outcome.value!r} is no integer")
+                return unexpected_result(callee, (i, m), f"{result_text(outcome.value)} is no integer")
             if not 0 <= outcome.value < m:
                 facts = (("m", m), ("i", i), ("subscript", outcome.value))
                 return wrong("It leaves the array: that check is needed.", *facts, mistake="out-of-range")

@@ -48,7 +48,7 @@ the triple of all their numbers together, so that a reduction can be cut into se
 
 @dataclass(frozen=True)
 class Variant(BaseVariant):
-    """Two triples, and the variance for which a mean is asked in Part 2."""
+    """Two triples, and the variance for which a mean is asked in Part 3."""
 
     first: tuple[Fraction, ...] = (Fraction(4), Fraction(3), Fraction(10))
     second: tuple[Fraction, ...] = (Fraction(6), Fraction(8), Fraction(12))
@@ -69,7 +69,7 @@ class Variant(BaseVariant):
         return (
             ("first triple", text(self.first)),
             ("second triple", text(self.second)),
-            ("variance for Part 2", str(self.variance)),
+            ("variance for Part 3", str(self.variance)),
         )
 
 

@@ -8,12 +8,13 @@ from fractions import Fraction
 from typing import Any
 
 import numpy
+import torch
 
 from ...measure.rounding import unit_roundoff
 from ..answers import Callee
 from ..claims import integers, lists
 from ..feedback import Verdict, nearly, right, wrong
-from ..judges import call_failed, number_text, unexpected_result
+from ..judges import call_failed, number_text, result_text, unexpected_result
 
 HALF = Fraction(1, 2)
 Triple = tuple[Any, Any, Any]
@@ -50,13 +51,13 @@ def _triple_of(callee: Callee, arguments: tuple[Any, ...], shown: tuple[Any, ...
         return call_failed(callee, shown, outcome)
     value = outcome.value
     if not isinstance(value, list | tuple) or len(value) != 3 or not all(isinstance(x, int | Fraction) for x in value):
-        problem = f"{value!r} is not a list of three exact numbers (the arguments are fractions: no float is needed)"
+        problem = f"{result_text(value)} are not three exact numbers (the arguments are fractions: no float is needed)"
         return unexpected_result(callee, shown, problem)
     return tuple(map(Fraction, value))
 
 
 def _text(one: Triple) -> str:
-    return "(" + ", ".join(map(str, one)) + ")"
+    return "(" + ", ".join(str(x) if abs(x) < 10**30 else number_text(x) for x in one) + ")"
 
 
 def against_merge(callee: Callee, first: list[int], second: list[int]) -> Verdict | None:
@@ -129,7 +130,7 @@ def by_merging(numbers: Sequence[float]) -> float:
 
 def float32_numbers(value: Any) -> list[float] | None:
     """The finite float32 numbers of a list, tuple, array or tensor; None for anything else."""
-    value = value.tolist() if hasattr(value, "tolist") else value
+    value = value.tolist() if isinstance(value, numpy.ndarray | torch.Tensor) else value
     if not isinstance(value, list | tuple):
         return None
     try:

@@ -23,7 +23,7 @@ from ...loops.layout import IndexMap, broadcast, contiguous_stride, layout_throu
 from ...transform.dce import eliminate_dead_code
 from ..answers import Callee
 from ..feedback import Verdict, right, wrong
-from ..judges import call_failed, unexpected_result
+from ..judges import call_failed, result_text, unexpected_result
 from ..limits import describe_error
 from ..variants import generator
 
@@ -383,7 +383,7 @@ def against_refines(callee: Callee, pairs: list[tuple[Any, Any]]) -> Verdict | N
     if outcome.failed:
         return call_failed(callee, (before, after), outcome)
     if not isinstance(outcome.value, bool):
-        problem = f"it returned {outcome.value!r}, which is neither True nor False"
+        problem = f"it returned {result_text(outcome.value)}, which is neither True nor False"
         return unexpected_result(callee, (before, after), problem)
     truth = all(b == "error" or a == b for b, a in pairs)
     if outcome.value == truth:
