@@ -108,6 +108,14 @@ class Compilation:
         """The backward half for gradients from all results, or else the first that was needed; None before."""
         return self.backwards.get(frozenset()) or next(iter(self.backwards.values()), None)
 
+    def backward_halves(self) -> Iterator[tuple[str, Compilation]]:
+        """What was compiled for the backward pass, :attr:`backward` first, each with what it does without: "" or
+        "without %tangents_2", where no upstream gradient came from the second forward output."""
+        first = self.backward
+        for undefined, half in sorted(self.backwards.items(), key=lambda entry: entry[1] is not first):
+            missing = ", ".join(f"%tangents_{place + 1}" for place in sorted(undefined))
+            yield (f"without {missing}" if missing else "", half)
+
     @property
     def guards(self) -> tuple[Any, ...]:
         """One guard for each component of the key (Definition 2.3)."""
@@ -245,10 +253,12 @@ class Compilation:
         head = f"Compilation of {self.name} for {self.target} (backend {self.options.backend})"
         parts = [head]
         parts += [*self._fallback_texts(), *self._stage_texts()]
-        if self.backward is not None:
+        if self.backwards:
             kept = f"{self.partition.saved_bytes:,} bytes are kept for it"
-            parts.append(f"=== The backward half, compiled by itself (Section 5.6); {kept}")
-            parts += [*self.backward._fallback_texts(), *self.backward._stage_texts()]
+            for missing, half in self.backward_halves():
+                what = "The backward half" + (f" {missing}" if missing else "")
+                parts.append(f"=== {what}, compiled by itself (Section 5.6); {kept}")
+                parts += [*half._fallback_texts(), *half._stage_texts()]
         elif self.partition is not None and not self.fallback:
             parts.append("=== The backward half is compiled when it is first needed (Section 5.6)")
         return "\n".join(parts)

@@ -93,9 +93,9 @@ def parts(
     afford ``all_machine_code``."""
     for title, make in _stages(compilation, full, all_machine_code):
         yield title, make
-    if compilation.backward is not None:
-        for title, make in _stages(compilation.backward, full, all_machine_code):
-            yield f"Backward: {title}", lambda make=make: _renamed(make(), "Backward", BACKWARD)
+    for whose, prefix, half in _backward_halves(compilation):
+        for title, make in _stages(half, full, all_machine_code):
+            yield f"{whose}: {title}", lambda make=make, whose=whose, prefix=prefix: _renamed(make(), whose, prefix)
     for title, make in about(compilation):
         yield title, lambda make=make: View("about", tuple(make()))
 
@@ -121,6 +121,12 @@ def _stages(compilation: Any, full: bool, all_machine_code: bool) -> Iterator[tu
                     View("machine code", tuple(assembly_panes(compilation, full or all_machine_code))), whose
                 ),
             )
+
+
+def _backward_halves(compilation: Any) -> Iterator[tuple[str, str, Any]]:
+    """(name, what its keys begin with, compilation) of what was compiled for the backward pass."""
+    for number, (_, half) in enumerate(compilation.backward_halves(), 1):
+        yield ("Backward", BACKWARD, half) if number == 1 else (f"Backward {number}", f"{BACKWARD}{number}-", half)
 
 
 def stage_title(compilation: Any, stage: Any) -> str:
@@ -157,12 +163,12 @@ def headline(compilation: Any) -> Html:
     facts = [f"for {compilation.target}"]
     if compilation.device.kind == "cpu":
         facts[0] += f" ({compilation.device.instruction_set}, {compilation.device.threads} threads)"
-    halves = [compilation] + ([compilation.backward] if compilation.backward is not None else [])
-    counts = [len(half.kernels) for half in halves if half.kernels is not None]
+    halves = [compilation, *(half for _, half in compilation.backward_halves())]
+    counts = [str(len(half.kernels)) for half in halves if half.kernels is not None]
     if counts:
-        facts.append(f"{counts[0]} kernel{'' if counts[0] == 1 else 's'}")
+        facts.append(f"{counts[0]} kernel{'' if counts[0] == '1' else 's'}")
     if len(counts) > 1:
-        facts[-1] += f" forward, {counts[1]} backward"
+        facts[-1] += f" forward, {' or '.join(counts[1:])} backward"
     if compilation.partition is not None:
         partition = compilation.partition
         facts.append(f"{byte_text(partition.saved_bytes)} kept for the backward pass ({partition.plan})")
@@ -173,6 +179,10 @@ def headline(compilation: Any) -> Html:
         facts.append(f"compiled in {duration_text(seconds)}")
     name = element("strong", compilation.name, class_="sx-title")
     parts = [element("div", name, " ", element("span", " · ".join(facts), class_="sx-muted"), class_="sx-headline")]
+    for number, (missing, _) in enumerate(compilation.backward_halves(), 1):
+        if missing:
+            said = f"Backward{'' if number == 1 else f' {number}'} runs where a gradient is missing: {missing}."
+            parts.append(element("p", said, class_="sx-note"))
     for half in halves:
         if half.fallback_reason:
             whose = "Runs" if half is compilation else "The backward half runs"
@@ -228,7 +238,7 @@ def about(compilation: Any) -> Iterator[tuple[str, Callable[[], list[Pane]]]]:
     """What concerns the compilation as a whole: (title, function that draws it)."""
     halves = {"": compilation}
     if compilation.backward is not None:
-        halves = {"Forward": compilation, "Backward": compilation.backward}
+        halves = {"Forward": compilation} | {whose: half for whose, _, half in _backward_halves(compilation)}
     if compilation.key is not None or compilation.guards:
         from .specialization import specialization_pane
 

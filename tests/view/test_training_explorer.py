@@ -115,6 +115,28 @@ def test_a_backward_half_that_is_not_compiled_yet_is_announced():
     assert "backward-kernels" in stages(read(view.html(compilation)))
 
 
+def test_every_pattern_of_gradients_has_its_backward_half():
+    def two(x, w):
+        h = x @ w
+        return h.sin().sum(), h.exp().sum()
+
+    compiled = staxlab.compile(two)
+    compilation = None
+    for use in (lambda a, b: b, lambda a, b: a + b):
+        use(*compiled(*arguments())).backward()
+        compilation = compiled.versions[0].compilation
+    keys = list(stages(read(view.html(compilation))))
+    assert "backward-kernels" in keys and "backward-2-kernels" in keys and "backward-3-kernels" not in keys
+    titles = [title for title, _ in parts(compilation)]
+    assert "Backward: Kernels" in titles and "Backward 2: Kernels" in titles and len(set(titles)) == len(titles)
+    said = "runs where a gradient is missing: without %tangents_1"
+    assert f"Backward 2 {said}" in read(view.html(compilation)).text
+    text = str(compilation)
+    complete, partial = text.split("=== The backward half")[1:]
+    assert complete.startswith(",") and partial.startswith(" without %tangents_1,")
+    assert "cos" in complete and "cos" not in partial  # the derivative of the first result
+
+
 def test_a_backward_half_that_runs_operator_by_operator_says_so(compilation):
     half = dataclasses.replace(compilation.backward, fallback=Fallback("no kernel for it", "write one"))
     whole = dataclasses.replace(compilation, backwards={frozenset(): half})
