@@ -23,6 +23,7 @@ from ..operators.basis import is_random
 from ..operators.graph import Obstacle
 from ..operators.record import Position, Recorder, run_node_by_node
 from ..operators.structure import flatten
+from ..operators.tensors import Entry, ViewStep
 from ..options import Options
 from .graph import JointGraph, Result
 
@@ -53,7 +54,8 @@ class JointRecorder(Recorder):
 
     def __init__(self, module: GraphModule, basis: frozenset[torch._ops.OpOverload] | None):
         super().__init__(module, basis)
-        self.in_backward = False
+        self.in_forward = self.in_backward = False
+        self.unrecorded: dict[int, ViewStep] = {}  # views made under no_grad, by id
         self.differentiably = False
         self.positions: dict[int, Position] = {}  # of the forward call with this autograd sequence number
         self.packed: dict[Node, None] = {}
@@ -113,6 +115,7 @@ class JointRecorder(Recorder):
     # -- forward ------------------------------------------------------------------------------------------------------
 
     def _run_forward(self, leaves: list[Any]) -> Any:
+        self.in_forward = True
         try:
             return run_node_by_node(self, leaves)
         except RuntimeError as error:
@@ -123,11 +126,15 @@ class JointRecorder(Recorder):
                 where=self.position.location,
                 remedy="write into a copy (.clone()), or where no gradient is needed under torch.no_grad()",
             ) from error
+        finally:
+            self.in_forward = False
 
     def _pack(self, tensor: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, int, Node]:
         """Autograd keeps a value: the tensor that holds its contents now, the object itself and its version."""
+        in_forward, self.in_forward = self.in_forward, False
         with torch.no_grad(), self:
             node = self.node_of(tensor)
+        self.in_forward = in_forward
         entry = self.table.get(tensor)
         value = tensor if entry is None or entry.value is None else entry.value
         if not self.in_backward:
@@ -172,13 +179,35 @@ class JointRecorder(Recorder):
                 results.append(Result("input", places[id(leaf)]))
             elif entry.home is not None:
                 place = by_placeholder[entry.home.placeholder]
-                results.append(Result("input", place, entry.chain[entry.home.depth :]))
+                results.append(Result("input", place, self._replayed(entry.chain[entry.home.depth :])))
             elif sharing[memory] > 1 and entry.chain:
-                base = memory.value if memory.value is not None else entry.owner.tensor
-                results.append(Result("output", deliver(base), entry.chain))
+                results.append(Result("output", deliver(self._first_of(leaf)), self._replayed(entry.chain)))
             else:
                 results.append(Result("output", deliver(leaf)))
         return outputs, tuple(results)
+
+    def _first_of(self, leaf: torch.Tensor) -> torch.Tensor:
+        """The tensor that a result is a view of. What was written into it is part of autograd's graph under that name:
+        the contents that the recorder keeps were computed below autograd."""
+        base = self.table.get(leaf).owner.tensor
+        self.node_of(base)
+        if leaf.requires_grad and not base.requires_grad:
+            raise LoweringError(
+                "a result looks at memory whose tensor has been given another shape in place",
+                where=self.table.get(leaf).node.location,
+                remedy="use the operation that returns another tensor: x.t() for x.t_()",
+            )
+        return base
+
+    def _define_view(self, tensor: torch.Tensor, node: Node, viewed: torch.Tensor, step: ViewStep) -> Entry:
+        entry = super()._define_view(tensor, node, viewed, step)
+        if self.in_forward and entry.chain and not torch.is_grad_enabled():
+            self.unrecorded[id(entry.chain[-1])] = entry.chain[-1]
+        return entry
+
+    def _replayed(self, chain: tuple[ViewStep, ...]) -> tuple[ViewStep, ...]:
+        """The views of a chain, each in the gradient mode it was made in."""
+        return tuple(_Unrecorded(**vars(step)) if id(step) in self.unrecorded else step for step in chain)
 
     # -- backward -----------------------------------------------------------------------------------------------------
 
@@ -305,6 +334,14 @@ class JointRecorder(Recorder):
                 node.replace_all_uses_with(node.args[0])
 
 
+class _Unrecorded(ViewStep):
+    """A view made under ``no_grad``: a leaf for autograd, whatever it looks at."""
+
+    def __call__(self, viewed: Any) -> Any:
+        with torch.no_grad():
+            return super().__call__(viewed)
+
+
 #: Decompositions into vectors that are unique up to a factor, and which of their results those are.
 _UP_TO_A_PHASE = {aten.linalg_eig.default: (1,), aten._linalg_eigh.default: (1,), aten._linalg_svd.default: (0, 2)}
 
@@ -330,7 +367,8 @@ _NUMBERS_DRAWN = {aten.native_dropout.default: (1,)}
 
 
 def _leaf(value: Any) -> Any:
-    """An input as a leaf of a graph of our own, looking at the same memory."""
+    """An input as a tensor of a graph of our own, looking at the same memory. Also where it requires no grad: what is
+    written into it may, and autograd would note that on the caller's tensor."""
     if not isinstance(value, torch.Tensor):
         return value
-    return value.detach().requires_grad_() if value.requires_grad else value
+    return value.detach().requires_grad_(value.requires_grad)

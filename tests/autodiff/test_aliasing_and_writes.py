@@ -532,6 +532,78 @@ def equal_results_stay_apart(compiled):
     return [x.grad, y, z]
 
 
+def _views_of_what_is_written(a):
+    b = a + 1.5
+    c = b.reshape(2, -1)
+    d = c.diagonal()
+    c.mul_(2)
+    return d, c, b
+
+
+def _writes_through_views(a):
+    b = a + 1.5
+    c = b[0]
+    c.mul_(2)
+    d = b.t()
+    d.add_(1)
+    return c, d, b[1:]
+
+
+def _a_part_set_to_zero(a):
+    b = a * 2
+    c = b.expand(2, 3, 4)
+    b.as_strided((2, 2), (1, 2)).zero_()
+    return c.unfold(0, 2, 1), b
+
+
+def _reshaped_in_place(a):
+    b = a + 1.5
+    c = b[0]
+    b.t_()
+    b.mul_(2)
+    return c, b
+
+
+def _seen(function, x):
+    results = function(x)
+    total = sum((k + 1) * r.pow(2).sum() for k, r in enumerate(results))
+    return [*results, [r.requires_grad for r in results], torch.autograd.grad(total, x)]
+
+
+@scenario
+def results_that_share_what_was_written(compiled):
+    functions = (_views_of_what_is_written, _writes_through_views, _a_part_set_to_zero, _reshaped_in_place)
+    return [_seen(compiled(function), tensor(3, 4)) for function in functions]
+
+
+@scenario
+def an_input_that_comes_to_require_grad(compiled):
+    def g(a, b):
+        c = b[[1, 0]]
+        b[0, 1] = a.sum()
+        return c, a * 2
+
+    x, plain = tensor(3), torch.zeros(2, 2)
+    c, y = compiled(g)(x, plain)
+    (plain.pow(2).sum() + y.sum()).backward()
+    return [c, c.requires_grad, plain.requires_grad, x.grad]
+
+
+@scenario
+def views_made_under_no_grad(compiled):
+    def g(a):
+        b = a * 2
+        with torch.no_grad():
+            c = b.view(2, 2)
+            d = a[1:]
+        return c, c[0], b, d
+
+    x = tensor(4)
+    c, row, b, d = compiled(g)(x)
+    (c.pow(2).sum() + row.sum() + b.pow(3).sum() + d.sum()).backward()
+    return [c, row, b, d, x.grad, [t.grad_fn is None for t in (c, row, b, d)], c.grad, d.grad]
+
+
 # What eager execution keeps, and a compiled region computes again. An input read for that must stay as it is: eager
 # execution, which kept the result, would not notice; here it is an error, and never a wrong gradient.
 
