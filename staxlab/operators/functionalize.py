@@ -139,6 +139,8 @@ class Functionalizer:
         ways = [self._way(target, func in UNIFORM) for target in targets]
         if len(targets) > 1:
             self._check_separate(args, kwargs, targets)
+        else:
+            self._check_order(targets[0], tensors)
         given, named = complete_arguments(
             func, self.present(args, only_read=True), self.present(kwargs, only_read=True)
         )
@@ -202,6 +204,19 @@ class Functionalizer:
                 f"it writes into a part of a tensor that views do not reach ({_layout(target)})", "overlap"
             )
         return Way(entry, chain or (), repeated)
+
+    def _check_order(self, target: Tensor, tensors: Sequence[Tensor]) -> None:
+        """A call that reads what it writes, element by element at the same place, reads it before. At other places
+        (``x[:, 1:].add_(x[:, :-1])``) what it reads depends on the order in which PyTorch goes over the elements, where
+        PyTorch does not refuse it."""
+        entry = self.table.get(target)
+        own = Window.of(target, entry.start)
+        for tensor in tensors:
+            known = self.table.get(tensor) if tensor is not target else None
+            if known is None or known.memory is not entry.memory or Window.of(tensor, known.start) == own:
+                continue
+            if not self._are_apart([tensor, target]):
+                raise NotCovered("it reads elements at other places than it writes them, in PyTorch's order", "overlap")
 
     def _check_separate(self, args: tuple, kwargs: dict[str, Any], targets: list[Tensor]) -> None:
         """A call that writes several tensors does so one after the other, and its twin all at once. These are equal if

@@ -538,3 +538,51 @@ def test_version_counters_rise_as_eager_execution_raises_them(backend):
         compiled(x, y)
         counted_four_times(z, y)
         assert torch.equal(x, z)
+
+
+# -- reading at other places what is written --------------------------------------------------------------------------
+
+
+def windows_added(d):
+    v = d.unfold(0, 2, 1)
+    v[1] += v[0]
+    return d
+
+
+def shifted_columns_added(d):
+    d[:, 1:] += d[:, :-1]
+    return d
+
+
+def block_moved(d):
+    d[1:, :2] = d[:-1, 1:3]
+    return d
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "stax"])
+@pytest.mark.parametrize("function", [windows_added, shifted_columns_added, block_moved])
+def test_what_is_read_at_other_places_than_it_is_written_runs_as_in_eager_execution(function, backend):
+    """PyTorch refuses this for dense tensors. For others the result follows the order in which it visits elements."""
+    base = torch.arange(32.0).reshape(4, 8)
+    expected, given = base.clone(), base.clone()
+    function(expected[:, ::2])
+    with pytest.warns(FallbackWarning, match="at other places than it writes"):
+        staxlab.compile(function, backend=backend)(given[:, ::2])
+    assert torch.equal(given, expected)
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "stax"])
+def test_what_is_read_at_the_same_places_or_apart_is_compiled(backend):
+    def function(d):
+        d += d.sum(0)
+        d[0] *= d[1]
+        d.t()[0].add_(d[:, 1])
+        d.t().mul_(d.t())
+        return d
+
+    base = torch.arange(32.0).reshape(4, 8)
+    expected, given = base.clone(), base.clone()
+    function(expected[:, ::2])
+    compiled = staxlab.compile(function, backend=backend)
+    compiled(given[:, ::2])
+    assert torch.equal(given, expected) and compiled.versions[0].compilation.fallback_reason is None
