@@ -68,8 +68,9 @@ def test_every_operator_by_finite_differences(part):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("variant", ["dense", "strided"])
 def test_forward_mode_of_every_operator(variant):
+    """Not broadcast: torch.func.jvp refuses most expanded arguments."""
     chosen = opinfo.differentiable(torch.float64)
     check(chosen, torch.float64, variant, "aot_eager", 1, opinfo.check_forward_mode)
 
