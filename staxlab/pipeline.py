@@ -5,7 +5,8 @@
     capture -> transforms -> operators -> loops -> schedule -> kernels -> wrapper -> artifact
 
 A region that is differentiated goes through ``joint`` and ``partition`` before ``operators``, which is then the forward
-half; the backward half is a compilation of its own, made when it is first needed (Section 5.6).
+half; the backward half is a compilation of its own, made when it is first needed (Section 5.6). With the option
+``validate``, ``validation`` stands before ``artifact``: kernels are compared with what their loops mean (Section 6.9).
 
 A stage is one function from the records made so far to the next record. Backends are prefixes of the list (Section
 11.4): ``eager`` runs the transformed graph, ``aot_eager`` the operator graph, ``stax`` all of it, so a wrong value can
