@@ -23,6 +23,9 @@ BOUNDS = {torch.bfloat16: 2**-5, torch.float16: 2**-8, torch.float32: 1e-4, torc
 PLAIN, LEAF, COMPUTED, VIEW = range(4)
 # Eager execution lets these write into values that require grad, and goes on as if they had not.
 WITHOUT_DERIVATIVE = (".logical_not_(", ".eq_(")
+# Where a mode is active, PyTorch multiplies by the mask of the extreme elements where it fills otherwise: an upstream
+# gradient that is NaN or infinite then makes NaN of the other elements' zeros.
+MULTIPLIED_BY_A_MASK = (".median()", ".min()")
 
 
 @dataclass
@@ -121,7 +124,7 @@ def campaign(count: int, seed: int, backend: str) -> tuple[Counter, list[str]]:
         kinds = [generator.choice([PLAIN, PLAIN, LEAF, COMPUTED, COMPUTED, VIEW]) for _ in programs.PARAMETERS]
         with torch.no_grad():
             program = programs.write((lines, returned), seed=generator.randrange(2))
-        if program is None or any(word in program.source for word in WITHOUT_DERIVATIVE):
+        if program is None or any(word in program.source for word in WITHOUT_DERIVATIVE + MULTIPLIED_BY_A_MASK):
             continue
         counts["programs"] += 1
         expected = [observe(program.function, program, kinds, call, seed + call) for call in (0, 1)]
@@ -149,7 +152,7 @@ def check(count: int, seed: int, backend: str) -> None:
         counts, failures = campaign(count, seed, backend)
     print(dict(counts))
     assert not failures, "\n\n".join(failures)
-    assert counts["compiled"] > count / 4 and counts["with gradients"] > count / 8, counts
+    assert counts["compiled"] > count / 8 and counts["with gradients"] > count / 8, counts
 
 
 @pytest.mark.filterwarnings("ignore:.*degrees of freedom")
