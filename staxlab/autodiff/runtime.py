@@ -57,7 +57,7 @@ class TrainingRegion:
     ):
         self.joint = joint
         self.forward = forward
-        self._saved = _positions(saved_places, len(joint.primals), len(joint.outputs))
+        self.saved_places = _positions(saved_places, len(joint.primals), len(joint.outputs))
         self.differentiable = tuple(k for k, tangent in enumerate(joint.tangents) if tangent is not None)
         self.layouts = tuple(joint.tangents[k].val for k in self.differentiable)
         self.interpreted = interpreted
@@ -93,27 +93,29 @@ class TrainingRegion:
     def saved_values(self, inputs: Sequence[Any], delivered: Sequence[Any]) -> list[torch.Tensor]:
         """The values the backward reads, in its order."""
         values = (*inputs, *delivered)
-        return [values[position] for position in self._saved]
+        return [values[position] for position in self.saved_places]
 
     def gradients(self, saved: Sequence[torch.Tensor], upstream: Sequence[torch.Tensor | None]) -> tuple[Any, ...]:
         """Run the backward: one gradient, or None, for each primal."""
-        undefined = _NOTHING
-        if any(tangent is None for tangent in upstream):
-            undefined = frozenset(k for k, t in zip(self.differentiable, upstream, strict=True) if t is None)
         given = [tangent for tangent in upstream if tangent is not None]
+        undefined, layouts = _NOTHING, self.layouts
+        if len(given) < len(upstream):
+            pairs = [*zip(upstream, self.layouts, strict=True)]
+            undefined = frozenset(k for k, (t, _) in zip(self.differentiable, pairs, strict=True) if t is None)
+            layouts = tuple(layout for tangent, layout in pairs if tangent is not None)
         if every_operation_counts(given):
             return tuple(self.interpreted(undefined)([*saved, *given]))
-        pairs = zip(upstream, self.layouts, strict=True)
-        given = [_with_layout(tangent, layout) for tangent, layout in pairs if tangent is not None]
+        given = map(_with_layout, given, layouts)
         return tuple(self.backward(undefined)([*saved, *given]))
 
 
 def every_operation_counts(tensors: Sequence[torch.Tensor]) -> bool:
     """Whether compiled code must not stand in for the operations: inside a transform or mode, or on batched tensors."""
-    return must_run_eagerly() or any(map(_is_batched, tensors))
+    return must_run_eagerly() or True in map(_is_batched, tensors)
 
 
 _NOTHING: frozenset[int] = frozenset()
+_NO_COPIES: dict[int, torch.Tensor] = {}
 
 
 def _positions(places: Sequence[tuple[str, int]], primals: int, outputs: int) -> tuple[int, ...]:
@@ -149,23 +151,25 @@ def _function_of(region: TrainingRegion) -> type[torch.autograd.Function]:
     drawn = len(region.joint.drawn)  # kept, and given to nobody
     count = len(region.joint.outputs) - drawn
     plain = [k for k in range(count) if region.joint.tangents[k] is None]
+    read = len(region.saved_places)  # so many of the kept values the backward reads; the others are for the second
+    keeps = read > 0 or (region.second is not None and (drawn > 0 or len(region.second_reads) > 0))
 
     class CompiledRegion(torch.autograd.Function):
         @staticmethod
         def forward(ctx: Any, *inputs: Any) -> tuple[Any, ...]:
-            before = {k: inputs[k].clone() for k in region.second_copies}
+            before = {k: inputs[k].clone() for k in region.second_copies} if region.second_copies else _NO_COPIES
             delivered = region.forward(list(inputs))
             outputs = tuple(delivered[:count])
             saved = region.saved_values(inputs, delivered)
-            ctx.count = len(saved)
             if region.second is None:
                 ctx.primals = _primals_for_grad(inputs)
             else:
                 saved += [before[k] if k in before else inputs[k] for k in region.second_reads]
                 saved += delivered[count : count + drawn]
-            ctx.saves = bool(saved)
-            ctx.inner = [weakref.ref(outputs[k]) for k in region.inner]
-            ctx.hooked = [describe_value(value) for value in saved] if _saved_tensors_hooks(True) else None
+            if region.inner:
+                ctx.inner = [weakref.ref(outputs[k]) for k in region.inner]
+            hooked = _saved_tensors_hooks(True) is not None
+            ctx.hooked = [describe_value(value) for value in saved] if hooked else None
             ctx.save_for_backward(*saved)
             ctx.set_materialize_grads(False)
             if plain:
@@ -174,21 +178,25 @@ def _function_of(region: TrainingRegion) -> type[torch.autograd.Function]:
 
         @staticmethod
         def backward(ctx: Any, *upstream: Any) -> Any:
-            tangents = [upstream[k] for k in region.differentiable]
-            if all(tangent is None for tangent in tangents):
+            tangents = [upstream[k] for k in region.differentiable] if plain else upstream
+            for tangent in tangents:
+                if tangent is not None:
+                    break
+            else:
                 return (None,) * len(region.joint.primals)
-            for reference in ctx.inner:
-                _check_unwatched(reference())
+            if region.inner:
+                for reference in ctx.inner:
+                    _check_unwatched(reference())
             # Read once, for hooks run each time; and not at all where nothing is kept, for a freed graph raises there.
-            kept = ctx.saved_tensors if ctx.saves else ()
+            kept = ctx.saved_tensors if keeps else ()
             if ctx.hooked is not None:
                 kept = tuple(map(_unpacked, kept, ctx.hooked))
-            saved, extra = kept[: ctx.count], kept[ctx.count :]
+            saved = kept[:read]
             if not torch.is_grad_enabled():
                 return region.gradients(saved, tangents)
             # create_graph=True: what is returned must have a graph of its own
             if region.second is not None:
-                return region.second(extra, tangents)
+                return region.second(kept[read:], tangents)
             return _OnlyOnce.apply(region, saved, len(tangents), *tangents, *ctx.primals)
 
     return CompiledRegion
