@@ -342,14 +342,14 @@ def _executor(compilation: Compilation, warned: dict | None) -> Callable[[list[t
         lambda undefined: compile_backward(compilation, undefined, warned).executor,
         lambda undefined: _flat(prune_tangents(compilation.partition, undefined).module),
         second,
-        gradient_program(compilation.joint).reads if second else (),
+        gradient_program(compilation.joint.undecomposed).reads if second else (),
     )
 
 
 def _second_order(compilation: Compilation, warned: dict | None) -> Callable[..., tuple[Any, ...]]:
     """The gradients of a region as a region of their own, traced and compiled when they are first differentiated, once
     for each layout, choice of inputs that require grad, and pattern of undefined upstream gradients."""
-    joint = compilation.joint
+    joint = compilation.joint.undecomposed
     differentiable = [k for k, tangent in enumerate(joint.tangents) if tangent is not None]
     found: dict[Any, tuple[Compilation, tuple[int, ...]]] = {}
 

@@ -45,6 +45,10 @@ class JointGraph:
     outputs, which nobody is given: a second derivative must not draw them anew. ``saved_by_eager`` are the values that
     eager execution packs for its backward pass, each once, whatever their number of readers.
 
+    ``undecomposed`` is, where second derivatives are asked for, the same graph of operators as autograd knows them: a
+    rule that takes one apart need not have a derivative everywhere (a branch of a ``where`` that is not taken may give
+    infinity times zero).
+
     ``write_backs``, ``obstacles``, ``decomposed`` and ``versions`` are those of an operator graph.
     """
 
@@ -62,6 +66,7 @@ class JointGraph:
     obstacles: tuple[Obstacle, ...] = ()
     decomposed: tuple[Decomposed, ...] = ()
     versions: tuple[int, ...] = ()
+    undecomposed: JointGraph | None = None
 
     @property
     def graph(self) -> Graph:

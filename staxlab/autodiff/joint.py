@@ -11,6 +11,7 @@ And a value that was modified after it was packed, on which eager's backward rai
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -45,8 +46,10 @@ def joint_graph(
     :func:`staxlab.operators.record.record`. One eager forward and backward in time and memory. Exceptions of the
     program pass through with a note naming the node.
     """
-    keep_drawn = options is not None and options.double_backward
-    return JointRecorder(module, basis).trace_joint(inputs, keep_drawn=keep_drawn)
+    if options is None or not options.double_backward:
+        return JointRecorder(module, basis).trace_joint(inputs)
+    joint = JointRecorder(module, basis).trace_joint(inputs, keep_drawn=True)
+    return replace(joint, undecomposed=JointRecorder(module, None).trace_joint(inputs, keep_drawn=True))
 
 
 class JointRecorder(Recorder):

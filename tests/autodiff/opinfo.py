@@ -36,6 +36,10 @@ NOT_BIT_FOR_BIT = {
     "qr": "as for linalg",
     "svd": "as for linalg",
 }
+# Second derivatives are not compared.
+NO_SECOND = {
+    "nn.functional.linear_cross_entropy": "PyTorch's gradient of it has no graph, though create_graph asks for one"
+}
 # Forward mode is not compared.
 NO_FORWARD_MODE = {
     "nn.functional.hardsigmoid": "PyTorch's adjoint has 1/6 in single precision whatever the dtype; ours is expanded",
@@ -289,6 +293,52 @@ def check_forward_mode(op: Any, arguments: list, keywords: dict, backend: str, c
         torch.testing.assert_close(
             a, b, rtol=0, atol=float(STEPS * torch.finfo(torch.float64).eps * max(scale, 1)), equal_nan=True
         )
+    return None
+
+
+def check_second_derivatives(op: Any, arguments: list, keywords: dict, backend: str, counts: Counter) -> str | None:
+    """Gradients of a function of the gradients, with the option ``double_backward``."""
+    function, inputs = closed(op, arguments, keywords)
+    if not op.supports_gradgrad or any(op.name.startswith(name) for name in NO_SECOND):
+        counts["left out"] += 1
+        return None
+
+    def derivatives(called: Callable) -> list[torch.Tensor | None]:
+        torch.manual_seed(11)
+        results = [r for r in tensors_in(called(*inputs)) if r.requires_grad]
+        first = torch.autograd.grad(
+            results, inputs, [_weights(r) for r in results], create_graph=True, allow_unused=True
+        )
+        traced = [g for g in first if g is not None and g.requires_grad]
+        second: tuple = ()
+        if traced:
+            second = torch.autograd.grad(traced, inputs, [_weights(g) for g in traced], allow_unused=True)
+        return [*first, *second]
+
+    try:
+        expected = derivatives(function)
+    except Exception:
+        counts["eager raises"] += 1
+        return None
+    compiled = staxlab.compile(function, backend=backend, options={"double_backward": True})
+    try:
+        found = derivatives(compiled)
+    except staxlab.CaptureError:
+        counts["refused"] += 1
+        return None
+    counts["compared"] += 1
+    if len(found) != len(expected):
+        return f"{len(found)} derivatives where eager has {len(expected)}"
+    for place, (a, b) in enumerate(zip(found, expected, strict=True)):
+        if a is None or b is None:
+            # what eager execution leaves undefined here and there, a graph may know to be zero, and the other way round
+            if any(t is not None and t.any() for t in (a, b)):
+                return f"derivative {place}: {'None' if a is None else 'a tensor'} where eager has another"
+            continue
+        x, y = _numbers(a), _numbers(b)
+        scale = y.nan_to_num(0, 0, 0).abs().max().clamp(min=1) if y.numel() else 1
+        bound = float(STEPS * torch.finfo(torch.float64).eps * scale)
+        torch.testing.assert_close(x, y, rtol=1e-9, atol=bound, equal_nan=True)
     return None
 
 

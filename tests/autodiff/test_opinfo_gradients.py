@@ -46,6 +46,11 @@ def test_forward_mode_of_some_operators():
     )
 
 
+def test_second_derivatives_of_some_operators():
+    chosen = opinfo.differentiable(torch.float64)[11::20]
+    check(chosen, torch.float64, "dense", "aot_eager", 1, opinfo.check_second_derivatives)
+
+
 @pytest.mark.slow
 @every_dtype_and_variant
 def test_gradients_of_every_operator(dtype, variant):
@@ -73,6 +78,13 @@ def test_forward_mode_of_every_operator(variant):
     """Not broadcast: torch.func.jvp refuses most expanded arguments."""
     chosen = opinfo.differentiable(torch.float64)
     check(chosen, torch.float64, variant, "aot_eager", 1, opinfo.check_forward_mode)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("variant", ["dense", "strided"])
+def test_second_derivatives_of_every_operator(variant):
+    chosen = opinfo.differentiable(torch.float64)
+    check(chosen, torch.float64, variant, "aot_eager", 2, opinfo.check_second_derivatives)
 
 
 @pytest.mark.slow

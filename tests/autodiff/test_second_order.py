@@ -319,6 +319,14 @@ def autograd_functional(compiled):
     ]
 
 
+@scenario
+def a_rule_whose_branches_have_no_derivative_everywhere(compiled):
+    f = compiled(torch.special.log_ndtr, options=TWICE)
+    x = torch.tensor([-40.0, -3.0, 0.0, 2.0, 30.0], dtype=torch.float64, requires_grad=True)
+    (first,) = torch.autograd.grad(f(x).sum(), x, create_graph=True)
+    return [first, torch.autograd.grad(first.sum(), x)]
+
+
 @pytest.mark.parametrize("name, backend", scenario.cases())
 def test_as_in_eager_execution(name, backend):
     scenario.check(name, backend)
