@@ -198,9 +198,9 @@ def run_case(case: Case, peers: Sequence[str], readings: int, device: str) -> di
         record["times_torch_compile"] = comparison.ratio("staxlab", "torch_compile").to_json()
     print(f"{case.title}\n{comparison.table().text()}")
     for name in record["times_eager"]:
-        print(f"    {name}: {comparison.ratio(name, 'eager')} times eager's speed")
+        print(f"    {name}: {_times(comparison.ratio(name, 'eager'))} eager's speed")
     if "times_torch_compile" in record:
-        print(f"    staxlab: {comparison.ratio('staxlab', 'torch_compile')} times torch.compile's speed")
+        print(f"    staxlab: {_times(comparison.ratio('staxlab', 'torch_compile'))} torch.compile's speed")
     if "compiled" in record:
         counted = record["compiled"]
         print(
@@ -211,6 +211,15 @@ def run_case(case: Case, peers: Sequence[str], readings: int, device: str) -> di
     for name, problem in record["problems"].items():
         print(f"    {name}: {problem}")
     return record
+
+
+def _times(ratio: Any) -> str:
+    interval = ratio.interval
+    if interval is None:
+        return "an unknown multiple of"
+    level = f"{100 * interval.coverage:.0f}%"
+    words = f"{ratio.median:.3g} times ({interval.low:.3g} to {interval.high:.3g} at {level})"
+    return words + (", which may be once," if interval.low <= 1 <= interval.high else "")
 
 
 def _counted(compilation: Any) -> dict[str, Any]:

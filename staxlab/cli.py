@@ -216,6 +216,8 @@ def _shown(compilation: Any, wanted: Sequence[str]) -> Iterator[str]:
 
         for heading, text in stages(compilation):
             yield f"{heading}\n{'=' * len(heading)}\n{text.rstrip()}\n"
+        if compilation.backward is not None:
+            yield "These are the stages of the forward half; --stage backward shows the other.\n"
     for name in wanted:
         if name in ("assembly", *MACHINE_CODE):
             yield from _machine_code(compilation, None if name in ("assembly", "asm") else name)
@@ -224,7 +226,7 @@ def _shown(compilation: Any, wanted: Sequence[str]) -> Iterator[str]:
         elif (record := getattr(compilation, name)) is None:
             if name in ("joint", "partition", "backward") and not compilation.trains:
                 raise StaxError(
-                    f"there is no stage {name} here: no input requires grad",
+                    f"there is no stage {name} here: no input requires grad (parameters of modules alone do not count)",
                     remedy="torch.randn(8, requires_grad=True), for example",
                 )
             raise StaxError(

@@ -70,7 +70,8 @@ class Compilation:
     A record is None where its stage did not run: beyond the ``last`` stage, or because the region runs operator
     by operator. ``fallback_reason`` then says why, and ``fallback_remedy`` what to do. ``trains`` says that gradients
     are recorded; ``backwards`` has then the compilations of the backward half, made when they are first needed: one for
-    each set of results (numbers of forward outputs) to which no upstream gradient came.
+    each set of results (numbers of forward outputs) to which no upstream gradient came. With ``double_backward``,
+    ``gradients`` has the compilations of the gradient as a program of its own, made where it was to be differentiated.
     ``source`` is the graph a compilation starts from that has no captured one (the gradient, for a second derivative).
     ``derivative`` is "jvp" or "hvp" where it is not the function itself that is computed (:mod:`staxlab.derivatives`).
     """
@@ -92,6 +93,7 @@ class Compilation:
     trains: bool = False
     derivative: str | None = None
     backwards: dict[frozenset[int], Compilation] = field(default_factory=dict, repr=False)
+    gradients: list[Compilation] = field(default_factory=list, repr=False)
 
     @property
     def fallback_reason(self) -> str | None:
@@ -259,8 +261,11 @@ class Compilation:
                 what = "The backward half" + (f" {missing}" if missing else "")
                 parts.append(f"=== {what}, compiled by itself (Section 5.6); {kept}")
                 parts += [*half._fallback_texts(), *half._stage_texts()]
-        elif self.partition is not None and not self.fallback:
+        elif self.partition is not None and not self.fallback and not self.gradients:
             parts.append("=== The backward half is compiled when it is first needed (Section 5.6)")
+        for gradient in self.gradients:
+            parts.append("=== The gradient as a program that can be differentiated (Section 5.7)")
+            parts.append(gradient.format())
         return "\n".join(parts)
 
     def _fallback_texts(self) -> Iterator[str]:

@@ -30,6 +30,7 @@ from .capture.values import memory_obstacle
 from .compilation import STAGES, Compilation, Fallback, Stage
 from .errors import (
     BuildError,
+    ConstraintError,
     FallbackWarning,
     LoweringError,
     MissingDependencyError,
@@ -224,7 +225,7 @@ def _attempt(compilation: Compilation, stage: Stage) -> Fallback | None:
     """Run a stage. Returns why the region must run as a captured graph instead, or None if all is well."""
     try:
         _run_stage(compilation, stage)
-    except (BuildError, OptionError, MissingDependencyError, ValidationError):
+    except (BuildError, ConstraintError, OptionError, MissingDependencyError, ValidationError):
         raise  # the user must act: no compiler, no Triton, a setting that does not exist, a wrong kernel
     except Exception as error:
         if stage.name in FRONT_END or compilation.options.strict_native:
@@ -372,6 +373,7 @@ def _second_order(compilation: Compilation, warned: dict | None) -> Callable[...
                 region.sample = None
             region.executor = _executor(region, warned)
             _warn_about_fallbacks(region, warned)
+            compilation.gradients.append(region)
             found[key] = region, program.places
         region, places = found[key]
         return tuple(_spread(region.call(inputs), places, len(joint.primals)))

@@ -225,7 +225,7 @@ _WHY_SAVED = {
     "budget": "it saves more work than others of its size",
 }
 _WHY_RECOMPUTED = {
-    "min cut": "cheap operations lead to it from what is saved",
+    "min cut": "cheap operations lead to it from what is saved or given",
     "save all": "it cannot be saved",
     "budget": "computing it again is the cheapest way to stay within the budget",
 }

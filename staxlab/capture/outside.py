@@ -123,6 +123,8 @@ class Outside:
     def watched(self) -> Iterator[None]:
         """Watch this thread. Chains to a profile function that is there already."""
         previous = sys.getprofile()
+        if not callable(previous):
+            previous = None  # a profiler written in C (cProfile): it sees this call as one
         # By identity: the hash of a code object is that of all its instructions, and there is a lookup at every call.
         calls = {id(code): ask for code, ask in self.calls.items()}
         acts = {id(code): what for code, what in _ACTS.items()}

@@ -145,7 +145,7 @@ def _legend(record: Any) -> Iterator[Html]:
         yield _text(words, LEFT + 58, y + 4, "sx-label", _MUTED)
     y = ABOVE + LEGEND * (len(record.curves) + 0.5)
     yield element("path", d=f"M{LEFT} {y:g}h34", **_PRIMALS)
-    words = f"inputs and constants: {record.primal_bytes:,} bytes, below every curve"
+    words = f"inputs and constants: {record.primal_bytes:,} bytes, in no curve"
     yield _text(words, LEFT + 58, y + 4, "sx-label", _MUTED)
 
 

@@ -360,3 +360,31 @@ def test_what_eager_keeps_for_values_nobody_returns_does_not_count():
     compilation = staxlab.explain(function, tensor(4, 4), tensor(4, 4))
     assert [node.name for node in compilation.joint.saved_by_eager] == ["w", "x", "tanh"]
     assert compilation.partition.eager_bytes == 64
+
+
+def test_the_gradient_that_can_be_differentiated_is_shown():
+    compiled = staxlab.compile(gelu_of_product, options={"double_backward": True})
+    x, w = tensor(4, 4), tensor(4, 4)
+    (first,) = torch.autograd.grad(compiled(x, w), x, create_graph=True)
+    first.sum().backward()
+    compilation = compiled.versions[0].compilation
+    assert len(compilation.gradients) == 1 and "can be differentiated" in str(compilation)
+    assert compilation.gradients[0].backward is not None
+
+
+def test_a_budget_that_cannot_be_kept_is_an_error():
+    compiled = staxlab.compile(dropout, options={"memory_budget": 0})  # random numbers cannot be drawn twice
+    with pytest.raises(staxlab.ConstraintError, match="at least .* bytes must be saved"):
+        compiled(tensor(8, 6), tensor(6, 6))
+
+
+def test_compiling_under_a_profiler_in_c():
+    import cProfile
+
+    profiler = cProfile.Profile()
+    profiler.enable()
+    try:
+        y = staxlab.compile(lambda x: x + 1)(torch.ones(3))
+    finally:
+        profiler.disable()
+    assert torch.equal(y, torch.full((3,), 2.0))
