@@ -8,7 +8,6 @@ distance by which eager execution's own float32 run misses its float64 run, whic
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
