@@ -87,6 +87,19 @@ _TWINS = {
 # -- writes -----------------------------------------------------------------------------------------------------------
 
 
+#: Random operators that fill a CPU tensor without gaps in the order of its memory (all of PyTorch's but ``normal_``).
+_IN_MEMORY_ORDER = frozenset("bernoulli_ uniform_ exponential_ random_ geometric_ cauchy_ log_normal_".split())
+
+
+def _memory_order(func: Any, tensors: list[Tensor]) -> list[int] | None:
+    """The order of dimensions in which a random operator's one tensor is contiguous, where it draws in that order."""
+    if len(tensors) != 1 or func._opname not in _IN_MEMORY_ORDER or tensors[0].device.type != "cpu":
+        return None
+    (tensor,) = tensors
+    order = sorted(range(tensor.dim()), key=lambda d: (-tensor.stride(d), tensor.shape[d] == 1))
+    return order if tensor.permute(order).is_contiguous() else None
+
+
 class Functionalizer:
     """Carries out writes on behalf of a recorder. Everything runs under the recorder's mode and is thus recorded."""
 
@@ -133,9 +146,12 @@ class Functionalizer:
             raise NotCovered(f"{func} has no functional twin")
         targets = written_arguments(func, args, kwargs)
         tensors = [x for x in flatten((args, kwargs)) if isinstance(x, Tensor)]
+        order = None
         if is_random(func) and not all(x.is_contiguous() for x in tensors):
-            why = "the order in which it draws random numbers follows a layout that a copy may not have"
-            raise NotCovered(why, "random-layout")
+            order = _memory_order(func, tensors)
+            if order is None:
+                why = "the order in which it draws random numbers follows a layout that a copy may not have"
+                raise NotCovered(why, "random-layout")
         ways = [self._way(target, func in UNIFORM) for target in targets]
         if len(targets) > 1:
             self._check_separate(args, kwargs, targets)
@@ -146,7 +162,11 @@ class Functionalizer:
         )
         named = {name: value for name, value in named.items() if name in _argument_names(twin)}
         with self.recorder:
-            result = twin(*given, **named)
+            if order is not None:  # drawn as it lies in memory, then seen as it was
+                moved = twin(aten.permute.default(given[0], order), *given[1:], **named)
+                result = aten.permute.default(moved, [order.index(d) for d in range(len(order))])
+            else:
+                result = twin(*given, **named)
             results = list(result) if isinstance(result, (tuple, list)) else [result]
             fresh = results[len(results) - len(targets) :]
             for target, way, value in zip(targets, ways, fresh, strict=True):

@@ -586,3 +586,54 @@ def test_what_is_read_at_the_same_places_or_apart_is_compiled(backend):
     compiled = staxlab.compile(function, backend=backend)
     compiled(given[:, ::2])
     assert torch.equal(given, expected) and compiled.versions[0].compilation.fallback_reason is None
+
+
+# -- random numbers in memory order -----------------------------------------------------------------------------------
+
+DRAWS = {
+    "bernoulli_": (0.3,), "uniform_": (), "exponential_": (), "random_": (0, 9), "geometric_": (0.4,), "cauchy_": (),
+    "log_normal_": (),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "stax"])
+@pytest.mark.parametrize("name", DRAWS)
+def test_draws_into_a_tensor_that_is_contiguous_in_another_order(name, backend):
+    def function(x):
+        y = getattr(torch.empty_like(x.permute(1, 0, 2)), name)(*DRAWS[name])
+        return y, y * 1 + x.permute(1, 0, 2), torch.nn.functional.dropout(x.permute(2, 1, 0), 0.5)
+
+    x = torch.randn(7, 3, 40)
+    compiled = staxlab.compile(function, backend=backend)
+    for _ in range(2):
+        torch.manual_seed(3)
+        expected = function(x)
+        torch.manual_seed(3)
+        torch.testing.assert_close(compiled(x), expected, check_stride=True, rtol=0, atol=0)
+    assert compiled.versions[0].compilation.fallback_reason is None
+
+
+def test_where_the_order_of_draws_is_not_the_memorys_the_region_runs_as_in_eager_execution():
+    def function(x):
+        return torch.empty_like(x.t()).normal_()
+
+    x = torch.randn(40, 30)
+    torch.manual_seed(3)
+    expected = function(x)
+    torch.manual_seed(3)
+    with pytest.warns(FallbackWarning, match="the order in which it draws"):
+        assert torch.equal(staxlab.compile(function)(x), expected)
+
+
+def test_a_transformer_layer_trains_without_a_fallback():
+    layer = torch.nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)
+    x = torch.randn(3, 5, 16)
+    results = []
+    for call in (layer, staxlab.compile(layer)):
+        layer.zero_grad()
+        torch.manual_seed(1)
+        y = call(x)
+        y.pow(2).sum().backward()
+        results.append((y.detach(), [p.grad.clone() for p in layer.parameters()]))
+    torch.testing.assert_close(results[1], results[0], rtol=1e-4, atol=1e-5)
+    assert call.versions[0].compilation.fallback_reason is None
