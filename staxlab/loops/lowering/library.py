@@ -42,6 +42,7 @@ LIBRARY.update(
         "scatter.src scatter.value scatter.reduce scatter.value_reduce scatter_add scatter_reduce.two "
         "index_put index_add "
         "index_copy index_fill.int_Scalar index_fill.int_Tensor index_reduce masked_scatter put histc bincount "
+        "as_strided_scatter "
         "embedding_bag _embedding_bag_forward_only segment_reduce"
     )
 )
