@@ -104,3 +104,12 @@ def test_listings_of_a_compiled_function_link_back_to_its_graph():
     for lines in (kernel.lines, ptx_lines(kernel), sass_lines(kernel)):
         assert frozenset().union(*(line.origins for line in lines)) <= ids
         assert sum(bool(line.origins) for line in lines) > 10
+
+
+def test_a_masked_read_of_one_element():
+    """A condition that varies along nothing is a block of one element; the address must be one too."""
+    x = torch.tensor(-8.5)
+    compilation = staxlab.explain(torch.diagflat, x, target="sm_90")
+    (kernel,) = compilation.kernels
+    assert "in_ptr0 + tl.full([1], 0, tl.int32)" in kernel.source
+    assert "ptx" not in kernel.source and kernel.assembly("ptx").text

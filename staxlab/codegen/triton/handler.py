@@ -126,6 +126,9 @@ class TritonOps(Ops):
         flattened = emission.space.flatten(index)
         mask, varied = self.mask_for(emission.space.dims_of(flattened))
         address, dims = self.address(emission.pointers[buffer], flattened, varied)
+        if mask and not dims:  # such a condition is a block of one element, and so must the address be
+            one = f"tl.full({emission.space.shape(())}, {emission.space.text(flattened)}, tl.int32)"
+            address = f"{emission.pointers[buffer]} + {one}"
         dtype = emission.dtypes[buffer]
         arguments = [address]
         if mask:
