@@ -365,7 +365,7 @@ class _Analysis:
                 else:
                     end = min(end, self.position[user])
             ends[node], last[node] = end, far
-            if far[0] > end and not sources[node] and not self._passes_on(node):
+            if far[0] > end and not sources[node] and not self._passes_on(node) and not self.kind.is_view(node):
                 between = self.nodes[end].name
                 sources[node] = f"read nearby and far away: by %{far[1]} again, after %{between} has ended the loop"
         chain: dict[Node, int] = {}

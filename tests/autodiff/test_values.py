@@ -171,3 +171,26 @@ def test_what_is_in_memory_anyway(drawn):
             if user.op != "output" and user not in joint.backward and kind_of(user) != "view":
                 own = own or kind_of(user) not in FUSING
         assert value.beta == (1 if own else 2), value
+
+
+def test_a_view_of_any_kind_is_never_forced_to_be_saved():
+    """It cannot be: what it looks at is. Found by random graphs, as a storage view read before and after a draw."""
+    graph = Graph()
+    meta = TensorMeta((8,), (1,), torch.float32, torch.device("cpu"))
+    call = lambda *args: graph.call_function(torch.ops.aten.add.Tensor, args, {}, val=meta)  # noqa: E731
+    x, tangent = graph.placeholder("x", val=meta), graph.placeholder("tangents_1", val=meta)
+    seen = call(x)
+    drawn = call(seen)
+    near_and_far = call(seen, drawn)
+    gradient = call(tangent, near_and_far)
+    graph.set_output(((near_and_far,), (gradient,)))
+    joint = JointGraph(
+        GraphModule(graph), (meta, meta), (x,), (tangent,), (near_and_far,), (gradient,),
+        frozenset({tangent, gradient}), (),
+    )  # fmt: skip
+    kinds = {x: "input", tangent: "input", seen: "storage view", drawn: "random"}
+    values = {value.node: value for value in forward_values(joint, lambda node: kinds.get(node, "pointwise"))}
+    assert not values[seen].source and values[drawn].source
+    kinds[seen] = "pointwise"
+    values = {value.node: value for value in forward_values(joint, lambda node: kinds.get(node, "pointwise"))}
+    assert values[seen].source.startswith("read nearby and far away")

@@ -150,6 +150,8 @@ def check_sequence(names, again):
             start = torch.randn(4, 4)
         if name in ("transposed in place", "resized") and not start.is_contiguous():
             start = torch.randn(4, 4)
+        if name == "values" and 0 in start.stride():  # PyTorch refuses to write into elements that are one
+            start = torch.randn(4, 4)
         x = MUTATIONS[name](start)
         for _ in range(3 if again else 1):
             got, expected = compiled(x), affine(x)
