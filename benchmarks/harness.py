@@ -7,18 +7,16 @@ every peer's result is held against a double-precision reference: a fast wrong a
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from benchmarks.cases import Case
 from benchmarks.peers import Peer, Side
-from staxlab.measure import machine
+from benchmarks.records import header
 from staxlab.measure.bytes import decompose, traffic_model
 from staxlab.measure.tables import Table, bytes_text, quantity_text, seconds_text
 from staxlab.measure.timing import Comparison, Ratio, Timing, compare, median_interval
@@ -287,22 +285,11 @@ def _medians(timings: Sequence[Timing]) -> str:
 def run_record(results: Sequence[CaseResult], settings: Settings, isolated: bool, complete: bool) -> dict[str, Any]:
     """Everything a reader needs to judge or repeat the run, as a dict of JSON types."""
     return {
-        "format": FORMAT,
-        "date": machine.timestamp(),
-        "command": machine.command_line(),
-        "machine": machine.machine_record(settings.device),
-        "versions": machine.version_record(),
+        **header(FORMAT, settings.device),
         "settings": {**settings.__dict__, "isolated": isolated},
         "complete": complete and all(r.complete for r in results),
         "cases": [r.to_json() for r in results],
     }
-
-
-def save(record: dict[str, Any], path: Path) -> Path:
-    """Write a run as JSON."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(record, indent=2, allow_nan=False) + "\n")
-    return path
 
 
 def result_table(result: CaseResult) -> Table:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -96,7 +95,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     p.add_argument("--out", type=Path, help="write JSON")
     options = p.parse_args(arguments)
     from benchmarks.peers import PEERS
-    from staxlab.measure import amortize, machine
+    from benchmarks.records import header, save
+    from staxlab.measure import amortize
     from staxlab.measure.timing import compare
 
     names = [name.strip() for name in options.peers.split(",") if name.strip()]
@@ -131,20 +131,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(f"{name}: fusing two operators pays {above}, at {bandwidth / 1e9:.3g} GB/s (Proposition 13.6)")
     if options.out:
         record = {
-            "format": FORMAT,
-            "date": machine.timestamp(),
-            "command": machine.command_line(),
-            "machine": machine.machine_record(options.device),
-            "versions": machine.version_record(),
+            **header(FORMAT, options.device),
             "elements": options.elements,
             "missing": missing,
             "comparison": comparison.to_json(),
             "of_eager": ratios,
             "smallest_size_worth_fusing": sizes,
         }
-        options.out.parent.mkdir(parents=True, exist_ok=True)
-        options.out.write_text(json.dumps(record, indent=2, allow_nan=False) + "\n")
-        print(f"wrote {options.out}")
+        print(f"wrote {save(record, options.out)}")
     return 0 if comparison.complete else 130
 
 

@@ -12,20 +12,20 @@ from __future__ import annotations
 
 import argparse
 import gc
-import json
 import math
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
 
+from benchmarks.records import growth_options, header, save
 from staxlab.autodiff.graph import JointGraph
 from staxlab.autodiff.partition import Partition, partition
 from staxlab.capture.graph import Graph, Node, TensorMeta
 from staxlab.capture.module import GraphModule
 from staxlab.loops.lowering.kinds import kind_of
+from staxlab.measure import pass_costs
 
 FORMAT = "staxlab-partition-1"
 SIZES = (100, 300, 1000, 2000, 3000, 5000)
@@ -173,12 +173,9 @@ def measure(families: Sequence[str], sizes: Sequence[int], repeats: int) -> dict
 
 def exponent(rows: Sequence[dict[str, Any]]) -> float | None:
     """The slope of log seconds over log nodes from a thousand nodes on; None for fewer than two sizes."""
-    points = [(math.log(r["nodes"]), math.log(r["seconds"])) for r in rows if r["nodes"] >= 980 and r["seconds"] > 0]
-    if len(points) < 2:
-        return None
-    x, y = (sum(values) / len(points) for values in zip(*points, strict=True))
-    spread = sum((a - x) ** 2 for a, _ in points)
-    return sum((a - x) * (b - y) for a, b in points) / spread if spread else None
+    points = [(r["nodes"], r["seconds"]) for r in rows if r["nodes"] >= 980]
+    slope = pass_costs.exponent(points)
+    return None if math.isnan(slope) else slope
 
 
 def report(results: dict[str, list[dict[str, Any]]]) -> str:
@@ -198,37 +195,14 @@ def report(results: dict[str, list[dict[str, Any]]]) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     p = argparse.ArgumentParser(prog="python -m benchmarks.partition", description=__doc__.split("\n")[0])
-    p.add_argument("--families", default=",".join(FAMILIES), help=f"of {', '.join(FAMILIES)}")
-    p.add_argument("--sizes", default=",".join(map(str, SIZES)), help="nodes, separated by commas")
-    p.add_argument("--repeats", type=int, default=3, help="readings per figure (default 3)")
-    p.add_argument("--out", type=Path, help="write JSON")
-    options = p.parse_args(arguments)
-    families = [name.strip() for name in options.families.split(",") if name.strip()]
-    for name in families:
-        if name not in FAMILIES:
-            p.error(f"no family named {name!r}; families: {', '.join(FAMILIES)}")
-    try:
-        sizes = [int(size) for size in options.sizes.split(",")]
-    except ValueError:
-        p.error(f"sizes are whole numbers, not {options.sizes!r}")
-    if min(sizes) < 30 or options.repeats < 1:
-        p.error("a joint graph needs thirty nodes, a figure one reading")
+    families, sizes, options = growth_options(
+        p, arguments, FAMILIES, SIZES, least=30, too_small="a joint graph needs thirty nodes, a figure one reading",
+        out="write JSON",
+    )  # fmt: skip
     results = measure(families, sizes, options.repeats)
     print(report(results))
     if options.out:
-        from staxlab.measure import machine
-
-        record = {
-            "format": FORMAT,
-            "date": machine.timestamp(),
-            "command": machine.command_line(),
-            "machine": machine.machine_record(),
-            "versions": machine.version_record(),
-            "results": results,
-        }
-        options.out.parent.mkdir(parents=True, exist_ok=True)
-        options.out.write_text(json.dumps(record, indent=2, allow_nan=False) + "\n")
-        print(f"wrote {options.out}")
+        print(f"wrote {save({**header(FORMAT), 'results': results}, options.out)}")
     return 0
 
 

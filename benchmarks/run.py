@@ -115,10 +115,11 @@ def _list(cases: Sequence[Case], peers: Any, device: str) -> None:
 
 
 def _write(record: dict[str, Any], out: Path | None, plot: Path | None) -> None:
-    from benchmarks import harness
+    from benchmarks import records
+
 
     if out is not None:
-        print(f"wrote {harness.save(record, out)}")
+        print(f"wrote {records.save(record, out)}")
     target = plot or (out.with_suffix(".svg") if out is not None else None)
     if target is None or not record["cases"]:
         return

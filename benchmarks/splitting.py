@@ -166,11 +166,10 @@ def main(arguments: list[str] | None = None) -> int:
     if not torch.cuda.is_available():
         print("no CUDA device here")
         return 2
-    from staxlab.measure import machine
+    from benchmarks.records import header
 
     record: dict[str, Any] = {
-        "format": FORMAT, "machine": machine.machine_record("cuda"), "versions": machine.version_record(),
-        "command": machine.command_line(), "date": machine.timestamp(),
+        **header(FORMAT, "cuda"),
         "l2_bytes": torch.cuda.get_device_properties(0).L2_cache_size, "copy_bandwidth": copy_bandwidth(), "cases": [],
     }  # fmt: skip
     print(f"{record['machine']['device']}: copy {record['copy_bandwidth'] / 1e12:.2f} TB/s; times in microseconds")

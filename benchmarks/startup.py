@@ -11,7 +11,6 @@ directory. Import time is that of ``import staxlab`` after ``import torch``.
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import tempfile
 from collections.abc import Callable, Sequence
@@ -194,18 +193,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for name, reason in record["failed"].items():
         print(f"{name} failed: {reason}")
     if options.out:
-        from staxlab.measure import machine
+        from benchmarks.records import header, save
 
-        header = {
-            "format": FORMAT,
-            "date": machine.timestamp(),
-            "command": machine.command_line(),
-            "machine": machine.machine_record(),
-            "versions": machine.version_record(),
-        }
-        options.out.parent.mkdir(parents=True, exist_ok=True)
-        options.out.write_text(json.dumps({**header, **record}, indent=2, allow_nan=False) + "\n")
-        print(f"wrote {options.out}")
+        print(f"wrote {save({**header(FORMAT), **record}, options.out)}")
     return 130 if not record["complete"] else 1 if "staxlab" in record["failed"] else 0
 
 

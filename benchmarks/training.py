@@ -11,7 +11,6 @@ XLA joins where the case has a twin for JAX.
 from __future__ import annotations
 
 import argparse
-import json
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -247,27 +246,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
     p.add_argument("--out", type=Path, help="write JSON")
     options = p.parse_args(arguments)
     from benchmarks.peers import PEERS, limit_cores
+    from benchmarks.records import header, save
     from staxlab.measure import machine
 
     by_name = {case.name: case for case in CASES}
     names = list(by_name) if options.case == "all" else [name.strip() for name in options.case.split(",")]
     peers = [name.strip() for name in options.peers.split(",")]
-    for name, known in ((n, by_name) for n in names):
-        if name not in known:
+    for name in names:
+        if name not in by_name:
             p.error(f"no case named {name!r}; cases: {', '.join(by_name)}")
     for name in peers:
         if name not in PEERS:
             p.error(f"no peer named {name!r}; peers: {', '.join(PEERS)}")
     limit_cores(options.threads)
-    before = machine.machine_record(options.device)
-    if note := machine.busy_note(before):
+    run = header(FORMAT, options.device)  # the machine as it is before measuring
+    if note := machine.busy_note(run["machine"]):
         print(f"note: {note}")
     record = {
-        "format": FORMAT,
-        "date": machine.timestamp(),
-        "command": machine.command_line(),
-        "machine": before,
-        "versions": machine.version_record(),
+        **run,
         "readings": options.readings,
         "complete": False,
         "cases": [],
@@ -279,9 +275,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("interrupted: what was measured until then is above" + (" and in the file" if options.out else ""))
     if options.out:
-        options.out.parent.mkdir(parents=True, exist_ok=True)
-        options.out.write_text(json.dumps(record, indent=2, allow_nan=False) + "\n")
-        print(f"wrote {options.out}")
+        print(f"wrote {save(record, options.out)}")
     return 0 if record["complete"] else 130
 
 

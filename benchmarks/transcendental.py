@@ -15,7 +15,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import staxlab
-from staxlab.measure import machine, transcendental
+from benchmarks.records import header
+from staxlab.measure import transcendental
 
 FORMAT = "staxlab-transcendental-1"
 
@@ -42,15 +43,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         p.error(str(error))
     print(record)
     if options.out:
-        header = {
-            "format": FORMAT,
-            "date": machine.timestamp(),
-            "command": machine.command_line(),
-            "machine": machine.machine_record(),
-            "versions": machine.version_record(),
-        }
         options.out.parent.mkdir(parents=True, exist_ok=True)
-        options.out.write_text(_text(header, record.to_json()))
+        options.out.write_text(_text(header(FORMAT), record.to_json()))
         print(f"wrote {options.out}")
         try:
             from staxlab.view.treatments import write

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import gc
-import json
 import operator
 import sys
 import time
@@ -24,6 +23,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
+from benchmarks.records import growth_options, header, save
 from staxlab.capture.graph import Graph, Node, TensorMeta
 from staxlab.capture.module import GraphModule
 from staxlab.measure.pass_costs import PassCosts
@@ -189,39 +189,18 @@ def measure(
 
 def main(arguments: Sequence[str] | None = None) -> int:
     p = argparse.ArgumentParser(prog="python -m benchmarks.transforms", description=__doc__.split("\n")[0])
-    p.add_argument("--families", default=",".join(FAMILIES), help=f"of {', '.join(FAMILIES)}")
-    p.add_argument("--sizes", default=",".join(map(str, SIZES)), help="nodes, separated by commas")
-    p.add_argument("--repeats", type=int, default=3, help="readings per figure (default 3)")
-    p.add_argument("--out", type=Path, help="write JSON, and a plot (.svg) beside it")
-    options = p.parse_args(arguments)
-    families = [name.strip() for name in options.families.split(",") if name.strip()]
-    for name in families:
-        if name not in FAMILIES:
-            p.error(f"no family named {name!r}; families: {', '.join(FAMILIES)}")
-    try:
-        sizes = [int(size) for size in options.sizes.split(",")]
-    except ValueError:
-        p.error(f"sizes are whole numbers, not {options.sizes!r}")
-    if min(sizes) < 10 or options.repeats < 1:
-        p.error("a graph needs ten nodes, a figure one reading")
+    families, sizes, options = growth_options(
+        p, arguments, FAMILIES, SIZES, least=10, too_small="a graph needs ten nodes, a figure one reading",
+        out="write JSON, and a plot (.svg) beside it",
+    )  # fmt: skip
     record = measure(families, sizes, options.repeats)
     if record["results"]:
         print(PassCosts.from_json(record))
     if options.out:
         from staxlab.errors import MissingDependencyError
-        from staxlab.measure import machine
 
-        header = {
-            "format": FORMAT,
-            "date": machine.timestamp(),
-            "command": machine.command_line(),
-            "machine": machine.machine_record(),
-            "versions": machine.version_record(),
-        }
-        options.out.parent.mkdir(parents=True, exist_ok=True)
-        record = {**header, **record}
-        options.out.write_text(json.dumps(record, indent=2, allow_nan=False) + "\n")
-        print(f"wrote {options.out}")
+        record = {**header(FORMAT), **record}
+        print(f"wrote {save(record, options.out)}")
         try:
             from staxlab.view.pass_costs import write
 

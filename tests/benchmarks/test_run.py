@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 import pytest
 import torch
 
-from benchmarks import cases, harness, overhead, peers, run, startup
+from benchmarks import cases, harness, overhead, peers, records, run, startup
 from benchmarks.fresh import ProcessFailed, run_python
 from benchmarks.peers import Peer, Side
 from staxlab.measure.timing import Timing
@@ -84,7 +84,7 @@ def test_record_and_plot(silent, tmp_path):
     other = fake_peer("other", CASE.function)
     result = harness.run_case(CASE, SIZE, [peers.PEERS["eager"], other], QUICK, silent)
     record = harness.run_record([result], QUICK, False, True)
-    saved = json.loads(harness.save(record, tmp_path / "deep" / "run.json").read_text())
+    saved = json.loads(records.save(record, tmp_path / "deep" / "run.json").read_text())
     assert {"format", "date", "command", "machine", "versions", "settings", "complete", "cases"} <= set(saved)
     row = next(p for p in saved["cases"][0]["peers"] if p["peer"] == "other")
     for parts, speedup in zip(row["decomposition"], row["speedups_over_eager"], strict=True):
