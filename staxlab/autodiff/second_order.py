@@ -19,7 +19,7 @@ from ..capture.graph import Graph, Node, map_nodes, nodes_in
 from ..capture.module import GraphModule
 from ..operators.graph import OperatorGraph
 from .graph import JointGraph
-from .split import only_gradients, without_tangents
+from .split import constants_of, only_gradients, take_over, without_tangents
 
 aten = torch.ops.aten
 
@@ -49,19 +49,18 @@ def gradient_program(joint: JointGraph, undefined: Collection[int] = ()) -> Grad
     needed = _needed(results, [*joint.primals, *joint.drawn, *tangents])
     reads = tuple(place for place, primal in enumerate(joint.primals) if primal in needed)
     for node in [*(joint.primals[place] for place in reads), *joint.drawn, *tangents]:
-        copies[node] = _copy(graph, node, "placeholder", node.name, (), {})
+        copies[node] = take_over(graph, node, "placeholder", node.name, (), {}, node.val)
     for node in joint.graph:
         if node in copies or node not in needed:
             continue
         target, args, kwargs = _computed(node)
         args, kwargs = map_nodes(args, copies.__getitem__), map_nodes(kwargs, copies.__getitem__)
-        copies[node] = _copy(graph, node, node.op, target, args, kwargs)
+        copies[node] = take_over(graph, node, node.op, target, args, kwargs, node.val)
     graph.set_output(tuple(None if node is None else copies[node] for node in joint.gradients))
     graph.check()
-    names = {node.target for node in graph if node.op == "get_attr"}
-    constants = {name: value for name, value in joint.module.constants.items() if name in names}
     inputs = tuple(node.val for node in graph.placeholders)
-    whole = OperatorGraph(GraphModule(graph, constants), inputs, memories=(None,) * len(joint.gradients))
+    module = GraphModule(graph, constants_of(graph, joint.module.constants))
+    whole = OperatorGraph(module, inputs, memories=(None,) * len(joint.gradients))
     pruned, places = only_gradients(without_tangents(whole, joint.tangents, undefined))
     return GradientProgram(pruned.module, reads, places)
 
@@ -86,12 +85,6 @@ def _contents(target: torch.Tensor, source: torch.Tensor, non_blocking: bool = F
 def _dropped_out(x: torch.Tensor, mask: torch.Tensor, p: float, train: bool | None) -> torch.Tensor:
     """The first result of ``native_dropout``, from its second."""
     return x * mask * (1 / (1 - p) if train and p < 1 else 1.0)
-
-
-def _copy(graph: Graph, node: Node, op: str, target: Any, args: tuple, kwargs: dict[str, Any]) -> Node:
-    return graph.create(
-        op, target, args, kwargs, name=node.name, origins=node.origins, location=node.location, val=node.val
-    )
 
 
 def _needed(results: list[Node], inputs: list[Node]) -> set[Node]:

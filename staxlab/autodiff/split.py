@@ -10,7 +10,7 @@ a result that the loss does not depend on, and a zero tensor in its place would 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -181,6 +181,18 @@ def ancestors(roots: Iterable[Node]) -> set[Node]:
     return found
 
 
+def take_over(graph: Graph, node: Node, op: str, target: Any, args: tuple, kwargs: dict[str, Any], val: Any) -> Node:
+    """A node for ``graph`` that stands for one of another: its name and what it stems from, with other contents."""
+    return graph.create(
+        op, target, args, kwargs, name=node.name, origins=node.origins, location=node.location, val=val
+    )
+
+
+def constants_of(graph: Graph, constants: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of ``constants`` that ``graph`` reads."""
+    return {node.target: constants[node.target] for node in graph if node.op == "get_attr"}
+
+
 @dataclass
 class _Copier:
     """A graph that takes over nodes of another under their own names."""
@@ -190,20 +202,14 @@ class _Copier:
     twins: dict[Node, Node] = field(default_factory=dict)
 
     def placeholder(self, node: Node) -> None:
-        self.twins[node] = self.graph.create(
-            "placeholder", node.name, name=node.name, origins=node.origins, location=node.location,
-            val=without_grad(node.val),
-        )  # fmt: skip
+        self.twins[node] = take_over(self.graph, node, "placeholder", node.name, (), {}, without_grad(node.val))
 
     def copy(self, node: Node) -> None:
         if node.op == "placeholder":
             self.placeholder(node)
             return
         args, kwargs = (map_nodes(part, self.twins.__getitem__) for part in (node.args, node.kwargs))
-        self.twins[node] = self.graph.create(
-            node.op, node.target, args, kwargs, name=node.name, origins=node.origins, location=node.location,
-            val=without_grad(node.val),
-        )  # fmt: skip
+        self.twins[node] = take_over(self.graph, node, node.op, node.target, args, kwargs, without_grad(node.val))
 
     def finish(
         self, memories: Iterable[str | None], write_backs: tuple[Node, ...] = (), takes_the_rest: bool = False
@@ -214,13 +220,12 @@ class _Copier:
         graph.check()
         names = {node.name for node in graph}
         others = {node.name for node in joint.backward} if takes_the_rest else set()
-        constants = {n.target: joint.module.constants[n.target] for n in graph if n.op == "get_attr"}
 
         def own(name: str) -> bool:
             return name in names if not takes_the_rest else name not in others
 
         return OperatorGraph(
-            GraphModule(graph, constants),
+            GraphModule(graph, constants_of(graph, joint.module.constants)),
             tuple(node.val for node in graph.placeholders),
             tuple(self.twins[node] for node in write_backs),
             (),
@@ -292,10 +297,9 @@ class _Pruning:
         self._remove_dead()
         self.graph.check()
         names = {node.name for node in self.graph}
-        constants = {n.target: self.backward.module.constants[n.target] for n in self.graph if n.op == "get_attr"}
         return replace(
             self.backward,
-            module=GraphModule(self.graph, constants),
+            module=GraphModule(self.graph, constants_of(self.graph, self.backward.module.constants)),
             inputs=tuple(node.val for node in self.graph.placeholders),
             obstacles=tuple(entry for entry in self.backward.obstacles if entry.node in names),
             decomposed=tuple(e for e in self.backward.decomposed if any(name in names for name in e.into)),
@@ -316,12 +320,7 @@ class _Pruning:
             return
         change = {source: self._zeros(source) if source in missing else self.twins[source] for source in node.inputs}
         args, kwargs = (map_nodes(part, change.__getitem__) for part in (node.args, node.kwargs))
-        self._create(node, node.op, node.target, args, kwargs)
-
-    def _create(self, node: Node, op: str, target: Any, args: tuple, kwargs: dict) -> None:
-        self.twins[node] = self.graph.create(
-            op, target, args, kwargs, name=node.name, origins=node.origins, location=node.location, val=node.val
-        )
+        self.twins[node] = take_over(self.graph, node, node.op, node.target, args, kwargs, node.val)
 
     def _sum_of_one(self, node: Node) -> Node | None:
         """The defined summand of a sum whose other one is undefined, if it looks like the sum."""
