@@ -14,7 +14,7 @@ import torch
 
 from .api import compile_here
 from .errors import OptionError
-from .operators.structure import flatten
+from .operators.structure import flatten, rebuild
 from .options import Options
 from .specialize.compiled_module import uncompiled
 from .specialize.dispatch import Dispatcher
@@ -81,31 +81,21 @@ class Derivative:
             return self._dispatcher(_apart(tuple(primals), seen), _apart(tuple(tangents), seen))
 
 
-def _others(value: Any) -> Any:
+def _others(structure: Any) -> Any:
     """The same structure with other tensor objects."""
-    if isinstance(value, torch.Tensor):
-        return value.view_as(value)
-    if isinstance(value, dict):
-        return {key: _others(part) for key, part in value.items()}
-    if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return type(value)(*map(_others, value))
-    if isinstance(value, (tuple, list)):
-        return type(value)([_others(part) for part in value])
-    return value
+    leaves = flatten(structure)
+    return rebuild(structure, [x.view_as(x) if isinstance(x, torch.Tensor) else x for x in leaves])
 
 
-def _apart(value: Any, seen: set[int]) -> Any:
+def _apart(structure: Any, seen: set[int]) -> Any:
     """The same structure, where no tensor object occurs again: each place is a variable of its own."""
-    if isinstance(value, torch.Tensor):
-        if id(value) in seen:
-            return value.detach()
-        seen.add(id(value))
-        return value
-    if isinstance(value, dict):
-        return {key: _apart(part, seen) for key, part in value.items()}
-    if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return type(value)(*(_apart(part, seen) for part in value))
-    return type(value)([_apart(part, seen) for part in value]) if isinstance(value, (tuple, list)) else value
+    leaves = flatten(structure)
+    for place, leaf in enumerate(leaves):
+        if isinstance(leaf, torch.Tensor):
+            if id(leaf) in seen:
+                leaves[place] = leaf.detach()
+            seen.add(id(leaf))
+    return rebuild(structure, leaves)
 
 
 def _check(kind: str, primals: Any, tangents: Any) -> None:

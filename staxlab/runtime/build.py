@@ -98,16 +98,17 @@ def _compile_all(kernels: list[Kernel]) -> list[Loaded]:
     if not kernels:
         return []
     tools = toolchain.find()
-    if len(kernels) == 1:
-        return [load_kernel(kernels[0], tools)]
-    alike = {key_of(anonymous(kernel), tools): kernel for kernel in kernels}
-    if len(alike) > 1:
-        with ThreadPoolExecutor(max_workers=min(len(alike), os.cpu_count() or 1)) as pool:
-            first = dict(zip(alike, pool.map(lambda kernel: load_kernel(kernel, tools), alike.values()), strict=True))
+    parts = [(kernel, compiled := anonymous(kernel), key_of(compiled, tools)) for kernel in kernels]
+    alike: dict[str, tuple[Kernel, Kernel, str]] = {}
+    for part in parts:
+        alike.setdefault(part[2], part)
+    if len(alike) == 1:
+        loaded = [_load(*part, tools) for part in alike.values()]
     else:
-        first = {key: load_kernel(kernel, tools) for key, kernel in alike.items()}
-    made = {kernel.name: first[key] for key, kernel in alike.items()}
-    return [made.get(kernel.name) or load_kernel(kernel, tools) for kernel in kernels]
+        with ThreadPoolExecutor(max_workers=min(len(alike), os.cpu_count() or 1)) as pool:
+            loaded = list(pool.map(lambda part: _load(*part, tools), alike.values()))
+    first = {part[0].name: one for part, one in zip(alike.values(), loaded, strict=True)}
+    return [first.get(part[0].name) or _load(*part, tools) for part in parts]
 
 
 ENTRY = "kernel"  # the function's name in what is compiled
@@ -156,9 +157,13 @@ def key_of(kernel: Kernel, tools: toolchain.Toolchain) -> str:
 
 def load_kernel(kernel: Kernel, tools: toolchain.Toolchain) -> Loaded:
     """A callable for a kernel: from this process, from the cache, or compiled now."""
-    started = time.perf_counter()
     compiled = anonymous(kernel)
-    key = key_of(compiled, tools)
+    return _load(kernel, compiled, key_of(compiled, tools), tools)
+
+
+def _load(kernel: Kernel, compiled: Kernel, key: str, tools: toolchain.Toolchain) -> Loaded:
+    """:func:`load_kernel`, given what is compiled for the kernel and its key."""
+    started = time.perf_counter()
     hit = True
     if key not in _loaded:
         library, hit = _library_of(compiled, key, tools, kernel.name)
