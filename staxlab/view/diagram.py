@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..capture.graph import TensorMeta
+from .charts import FONT
 from .layout import Placement, Point, place
 from .markup import Html, element
 from .provenance import TabStop
@@ -118,8 +119,7 @@ def diagram(boxes: Sequence[Box], edges: Sequence[tuple[int, int]], title: str, 
         role="group",
         aria_label=f"{title}: {len(boxes)} nodes, {len(edges)} edges",
         data_group=True,
-        font_family="ui-monospace, Menlo, Consolas, monospace",
-        font_size="11.5",
+        **FONT,
     )
     return element("div", picture, class_="sx-scroll sx-drawing")
 

@@ -26,6 +26,7 @@ from ..specialize.report import (
     report,
     value_text,
 )
+from .charts import FONT
 from .diagram import LINE, shortened
 from .document import Pane, View
 from .growth import growth_chart
@@ -166,8 +167,7 @@ def call_path(record: DispatchReport) -> Html:
         role="group",
         tabindex=0,
         aria_label=f"{title}. {_spoken_path(record)}",
-        font_family="ui-monospace, Menlo, Consolas, monospace",
-        font_size="11.5",
+        **FONT,
     )
     return element("div", picture, class_="sx-scroll sx-drawing")
 

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from ..autodiff.network import INFINITE, Flow, FlowNetwork, capacity_text
+from .charts import FONT, MUTED, RULE, TEXT, text_at
 from .diagram import CHARACTER, _arrow, _xy, shortened
 from .document import Pane, View
 from .layout import Point, place
@@ -22,7 +23,7 @@ from .provenance import TabStop
 
 MOST_VERTICES = 160  # drawn; a larger network is reduced to what lies between source and sink, or to its table
 MOST_PATHS = 400  # in the table
-_TEXT, _MUTED, _RULE, _CUT = "#1d2329", "#59636e", "#7b858f", "#a8201a"
+_CUT = "#a8201a"
 _GROUND = {"side_s": "#e4f0fb", "side_t": "#efeaf9"}
 
 OriginsOf = Callable[[int], frozenset[int]]
@@ -163,12 +164,12 @@ class _Drawing:
         picture = element(
             "svg",
             element("title", said),
-            _text(said, 8, 14, "sx-count", _TEXT, font_weight="600"),
+            text_at(said, 8, 14, "sx-count", TEXT, font_weight="600"),
             element("g", drawn, [self._vertex(v, names, sizes, placement.centres, stop) for v in self.vertices],
                     transform="translate(0 24)"),
             class_="sx-diagram sx-flow", width=max(width, 7.3 * len(said) + 20), height=height,
             viewBox=f"0 0 {max(width, math.ceil(7.3 * len(said) + 20))} {height}", role="group", aria_label=said,
-            data_group=True, font_family="ui-monospace, Menlo, Consolas, monospace", font_size="11.5",
+            data_group=True, **FONT,
         )  # fmt: skip
         parts = [element("div", picture, class_="sx-scroll sx-drawing")]
         if flow is None:
@@ -202,11 +203,11 @@ class _Drawing:
         dashes = "2 4" if capacity == INFINITE else None
         parts = [
             element("title", spoken),
-            element("path", d=path, class_="sx-edge", fill="none", stroke=_RULE, stroke_dasharray=dashes),
-            element("path", d=_arrow(curve), class_="sx-arrow", fill=_RULE),
+            element("path", d=path, class_="sx-edge", fill="none", stroke=RULE, stroke_dasharray=dashes),
+            element("path", d=_arrow(curve), class_="sx-arrow", fill=RULE),
         ]
         if final or len(texts) > 1:
-            parts.append(_text(final, x + 5, y + 4, "sx-label sx-flow-label", _MUTED, data_texts=_json(texts)))
+            parts.append(text_at(final, x + 5, y + 4, "sx-label sx-flow-label", MUTED, data_texts=_json(texts)))
         if is_cut:
             cross = f"M{x - 9:.1f} {y + 6:.1f}l14 -12m0 12l-14 -12"
             parts.append(
@@ -254,12 +255,12 @@ class _Drawing:
         fill = _GROUND.get(f"side_{side}", "#ffffff")
         frame = element(
             "rect", x=f"{-width / 2:g}", y=f"{-height / 2:g}", width=f"{width:g}", height=f"{height:g}",
-            rx=f"{height / 2 if is_end else 5:g}", class_="sx-frame", fill=fill, stroke=_RULE,
+            rx=f"{height / 2 if is_end else 5:g}", class_="sx-frame", fill=fill, stroke=RULE,
         )  # fmt: skip
-        parts = [element("title", spoken), frame, _text(names[k], 0, 4, "sx-node-name", _TEXT, text_anchor="middle")]
+        parts = [element("title", spoken), frame, text_at(names[k], 0, 4, "sx-node-name", TEXT, text_anchor="middle")]
         if side is not None:
-            letter = _text(side.upper(), width / 2 - 4, -height / 2 + 10, "sx-flow-side", _MUTED, text_anchor="end",
-                           font_size="9", data_shown=self.last)  # fmt: skip
+            letter = text_at(side.upper(), width / 2 - 4, -height / 2 + 10, "sx-flow-side", MUTED, text_anchor="end",
+                             font_size="9", data_shown=self.last)  # fmt: skip
             parts.append(letter)
         lit = [number for number, path in enumerate(flow.paths, 1) if vertex in path.vertices] if flow else []
         kind = {"s": "sx-node-input", "t": "sx-node-constant"}.get(side or "", "sx-node-call")
@@ -338,10 +339,6 @@ def _along(curve: tuple[Point, ...], share: float) -> Point:
     part = curve[3 * piece : 3 * piece + 4]
     x, y = (sum(w * point[k] for w, point in zip(weights, part, strict=True)) for k in (0, 1))
     return x, y
-
-
-def _text(words: str, x: float, y: float, style: str, colour: str, **attributes: Any) -> Html:
-    return element("text", words, x=f"{x:g}", y=f"{y:g}", class_=style, fill=colour, **attributes)
 
 
 def steps(flow: Flow) -> Iterator[str]:

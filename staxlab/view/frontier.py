@@ -9,15 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from .charts import MUTED, RULE, TEXT, chart, text_at
 from .document import Pane, View
-from .growth import _text
 from .markup import Html, element, join, table
 from .reversal import round_ticks
 from .schedule import byte_text
 
 WIDTH, HEIGHT = 700, 320
 LEFT, RIGHT, TOP, BOTTOM = 78, 24, 48, 54  # margins
-_TEXT, _MUTED, _RULE, _LINE, _OTHER = "#1d2329", "#59636e", "#7b858f", "#0b57b0", "#8a4600"
+_LINE, _OTHER = "#0b57b0", "#8a4600"
 
 
 def view(record: Any, full: bool = False) -> View:
@@ -54,17 +54,12 @@ def frontier_chart(record: Any) -> Html:
     drawn = [
         element("title", title),
         element("desc", said),
-        _text(title, 12, 18, "sx-count", _TEXT, font_weight="600"),
+        text_at(title, 12, 18, "sx-count", TEXT, font_weight="600"),
         *_axes(x, y, widest, tallest),
         *_steps(record, x, y, widest),
         *_marks(record, x, y),
     ]
-    picture = element(
-        "svg", drawn, class_="sx-diagram sx-growth", width=WIDTH, height=HEIGHT, viewBox=f"0 0 {WIDTH} {HEIGHT}",
-        role="img", tabindex=0, aria_label=f"{title}. {said}",
-        font_family="ui-monospace, Menlo, Consolas, monospace", font_size="11.5",
-    )  # fmt: skip
-    return element("div", picture, class_="sx-scroll sx-drawing")
+    return chart(drawn, title, said, WIDTH, HEIGHT)
 
 
 def _spoken(record: Any) -> str:
@@ -75,16 +70,16 @@ def _spoken(record: Any) -> str:
 
 def _axes(x: Any, y: Any, widest: float, tallest: float) -> Iterator[Html]:
     right, base = WIDTH - RIGHT, HEIGHT - BOTTOM
-    yield element("path", d=f"M{LEFT} {TOP - 8}V{base}H{right}", class_="sx-chart-axis", fill="none", stroke=_RULE)
+    yield element("path", d=f"M{LEFT} {TOP - 8}V{base}H{right}", class_="sx-chart-axis", fill="none", stroke=RULE)
     for size in round_ticks(int(widest), 6):
-        yield element("path", d=f"M{x(size):.1f} {base}V{base + 4}", class_="sx-chart-axis", stroke=_RULE)
-        yield _text(f"{size:,}", x(size), base + 17, "sx-label", _MUTED, text_anchor="middle")
+        yield element("path", d=f"M{x(size):.1f} {base}V{base + 4}", class_="sx-chart-axis", stroke=RULE)
+        yield text_at(f"{size:,}", x(size), base + 17, "sx-label", MUTED, text_anchor="middle")
     for work in round_ticks(int(tallest), 6):
-        yield element("path", d=f"M{LEFT - 4} {y(work):.1f}H{LEFT}", class_="sx-chart-axis", stroke=_RULE)
-        yield _text(f"{work:,}", LEFT - 8, y(work) + 4, "sx-label", _MUTED, text_anchor="end")
-    yield _text("saved for the backward pass (bytes)", (LEFT + right) / 2, HEIGHT - 8, "sx-label", _MUTED,
-                text_anchor="middle")  # fmt: skip
-    yield _text("done again (bytes moved)", LEFT - 66, TOP - 14, "sx-label", _MUTED)
+        yield element("path", d=f"M{LEFT - 4} {y(work):.1f}H{LEFT}", class_="sx-chart-axis", stroke=RULE)
+        yield text_at(f"{work:,}", LEFT - 8, y(work) + 4, "sx-label", MUTED, text_anchor="end")
+    yield text_at("saved for the backward pass (bytes)", (LEFT + right) / 2, HEIGHT - 8, "sx-label", MUTED,
+                  text_anchor="middle")  # fmt: skip
+    yield text_at("done again (bytes moved)", LEFT - 66, TOP - 14, "sx-label", MUTED)
 
 
 def _steps(record: Any, x: Any, y: Any, widest: float) -> Iterator[Html]:
@@ -100,7 +95,7 @@ def _steps(record: Any, x: Any, y: Any, widest: float) -> Iterator[Html]:
         at, level = x(plan.saved_bytes), y(plan.work)
         if plan.gap:
             yield element(
-                "path", d=f"M{at:.1f} {level:.1f}V{y(plan.bound):.1f}", class_="sx-chart-axis", stroke=_RULE,
+                "path", d=f"M{at:.1f} {level:.1f}V{y(plan.bound):.1f}", class_="sx-chart-axis", stroke=RULE,
                 stroke_dasharray="3 3", data_gap=f"{plan.gap:.4f}",
             )  # fmt: skip
         yield element(
@@ -121,4 +116,4 @@ def _marks(record: Any, x: Any, y: Any) -> Iterator[Html]:
         )  # fmt: skip
         anchor = "end" if at > WIDTH - 120 else "start"
         shift = -9 if anchor == "end" else 9
-        yield _text(mark.name, at + shift, level - 8 - 13 * (position % 2), "sx-count", _TEXT, text_anchor=anchor)
+        yield text_at(mark.name, at + shift, level - 8 - 13 * (position % 2), "sx-count", TEXT, text_anchor=anchor)

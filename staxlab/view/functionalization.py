@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from .charts import FONT, MUTED, TEXT, text_at
 from .diagram import shortened
 from .document import Pane, View
 from .graph import graph_lines
@@ -21,7 +22,6 @@ from .source import location_text
 
 MOST_CELLS = 48  # drawn of a storage
 _LANE, _TOP, _GAP = 26, 62, 3
-_TEXT, _MUTED, _RULE = "#1d2329", "#59636e", "#7b858f"
 # kind of cell: (fill, stroke, width of the stroke, what it means)
 CELLS = {
     "written": ("#e2f5e7", "#0f6a2e", 2, "written through this tensor"),
@@ -120,11 +120,11 @@ def _picture(row: Any) -> Html:
     if shown < row.size:
         title += f" (the first {shown} drawn)"
     width = max(width, 7.3 * len(title) + 20)
-    drawn = [_text(title, 8, 16, "sx-count", _TEXT, font_weight="600")]
+    drawn = [text_at(title, 8, 16, "sx-count", TEXT, font_weight="600")]
     for name, step, y in (("byte", row.itemsize, 36), (row.unit, 1, 52)):
-        drawn.append(_text(name, left - 8, y, "sx-label", _MUTED, text_anchor="end"))
+        drawn.append(text_at(name, left - 8, y, "sx-label", MUTED, text_anchor="end"))
         drawn += [
-            _text(str(k * step), left + (k + 0.5) * cell, y, "sx-label", _MUTED, text_anchor="middle")
+            text_at(str(k * step), left + (k + 0.5) * cell, y, "sx-label", MUTED, text_anchor="middle")
             for k in range(shown)
         ]
     stop = TabStop()
@@ -135,7 +135,7 @@ def _picture(row: Any) -> Html:
         element(
             "svg", element("title", title), drawn, class_="sx-diagram sx-storage", width=f"{width:g}", height=height,
             viewBox=f"0 0 {width:g} {height}", role="group", aria_label=f"{title}; {len(row.lanes)} tensors look at it",
-            data_group=True, font_family="ui-monospace, Menlo, Consolas, monospace", font_size="11.5",
+            data_group=True, **FONT,
         ),
         class_="sx-scroll sx-drawing",
     )  # fmt: skip
@@ -146,7 +146,7 @@ def _lane(row: Any, lane: Any, label: str, left: float, y: float, cell: float, s
     spoken += f"; written by {', '.join('%' + name for name in lane.writers)}" if lane.writers else ""
     parts = [
         element("title", spoken),
-        _text(shortened(label, 36), left - 8, y + 17, "sx-label", _TEXT, text_anchor="end"),
+        text_at(shortened(label, 36), left - 8, y + 17, "sx-label", TEXT, text_anchor="end"),
     ]
     for place in range(shown):
         kind = kind_of(row, lane, place)
@@ -160,7 +160,7 @@ def _lane(row: Any, lane: Any, label: str, left: float, y: float, cell: float, s
             )
         )  # fmt: skip
         if kind != "apart":
-            parts.append(_text(row.cell(lane, place), x + cell / 2, y + 17, "sx-count", _TEXT, text_anchor="middle"))
+            parts.append(text_at(row.cell(lane, place), x + cell / 2, y + 17, "sx-count", TEXT, text_anchor="middle"))
     return element(
         "g", parts, class_="sx-lane", role="img", aria_label=spoken, data_lane=lane.name,
         **stop.attributes(lane.origins, f"%{lane.name}"),
@@ -194,7 +194,3 @@ def _legend() -> Html:
     said = "A number in a lane is the element's position in that tensor. * written through this tensor; ° written "
     said += "through another one, so that its value here changes too; -: the rest of an element; dashed: not looked at."
     return element("p", said, class_="sx-note")
-
-
-def _text(words: str, x: float, y: float, style: str, colour: str, **attributes: Any) -> Html:
-    return element("text", words, x=f"{x:g}", y=f"{y:g}", class_=style, fill=colour, **attributes)

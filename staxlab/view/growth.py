@@ -12,12 +12,12 @@ from collections.abc import Iterator
 from typing import Any
 
 from ..specialize.report import DispatchReport, counted
+from .charts import MUTED, RULE, TEXT, chart, text_at
 from .markup import Html, element
 
 WIDTH, HEIGHT = 700, 300
 LEFT, RIGHT, TOP, BOTTOM = 62, 18, 44, 52  # margins
 MANY_CALLS = 200  # beyond this the call axis is logarithmic
-_TEXT, _MUTED, _RULE = "#1d2329", "#59636e", "#7b858f"
 
 
 def growth_chart(record: DispatchReport) -> Html:
@@ -46,31 +46,18 @@ def growth_chart(record: DispatchReport) -> Html:
     drawn = [
         element("title", title),
         element("desc", said),
-        _text(title, LEFT, 18, "sx-count", _TEXT, font_weight="600"),
+        text_at(title, LEFT, 18, "sx-count", TEXT, font_weight="600"),
         *_axes(x, y, calls, top, is_log),
-        _text(axis, (LEFT + WIDTH - RIGHT) / 2, HEIGHT - 8, "sx-label", _MUTED, text_anchor="middle"),
-        _text("versions (count)", 0, 0, "sx-label", _MUTED, text_anchor="middle",
-              transform=f"translate(16 {(TOP + HEIGHT - BOTTOM) / 2:g}) rotate(-90)"),
+        text_at(axis, (LEFT + WIDTH - RIGHT) / 2, HEIGHT - 8, "sx-label", MUTED, text_anchor="middle"),
+        text_at("versions (count)", 0, 0, "sx-label", MUTED, text_anchor="middle",
+                transform=f"translate(16 {(TOP + HEIGHT - BOTTOM) / 2:g}) rotate(-90)"),
         *_limits(inside, y),
         *_steps(record, x, y, calls),
     ]  # fmt: skip
     if above:
         words = "above this plot: " + ", ".join(above)
-        drawn.append(_text(words, WIDTH - RIGHT, 34, "sx-label", _MUTED, text_anchor="end"))
-    picture = element(
-        "svg",
-        drawn,
-        class_="sx-diagram sx-growth",
-        width=WIDTH,
-        height=HEIGHT,
-        viewBox=f"0 0 {WIDTH} {HEIGHT}",
-        role="img",
-        tabindex=0,
-        aria_label=f"{title}. {said}",
-        font_family="ui-monospace, Menlo, Consolas, monospace",
-        font_size="11.5",
-    )
-    return element("div", picture, class_="sx-scroll sx-drawing")
+        drawn.append(text_at(words, WIDTH - RIGHT, 34, "sx-label", MUTED, text_anchor="end"))
+    return chart(drawn, title, said, WIDTH, HEIGHT)
 
 
 def _spoken(record: DispatchReport, limits: list[tuple[str, int]]) -> str:
@@ -83,15 +70,15 @@ def _spoken(record: DispatchReport, limits: list[tuple[str, int]]) -> str:
 def _axes(x: Any, y: Any, calls: int, top: int, is_log: bool) -> Iterator[Html]:
     right, base = WIDTH - RIGHT, HEIGHT - BOTTOM
     frame = f"M{LEFT} {TOP}V{base}H{right}"
-    yield element("path", d=frame, class_="sx-chart-axis", fill="none", stroke=_RULE)
+    yield element("path", d=frame, class_="sx-chart-axis", fill="none", stroke=RULE)
     for count in range(0, top + 1, max(round(top / 8), 1)):
         at = y(count)
-        yield element("path", d=f"M{LEFT - 4} {at:.1f}H{LEFT}", class_="sx-chart-axis", stroke=_RULE)
-        yield _text(f"{count:,}", LEFT - 8, at + 4, "sx-label", _MUTED, text_anchor="end")
+        yield element("path", d=f"M{LEFT - 4} {at:.1f}H{LEFT}", class_="sx-chart-axis", stroke=RULE)
+        yield text_at(f"{count:,}", LEFT - 8, at + 4, "sx-label", MUTED, text_anchor="end")
     for call in ticks(calls, is_log):
         at = x(call)
-        yield element("path", d=f"M{at:.1f} {base}V{base + 4}", class_="sx-chart-axis", stroke=_RULE)
-        yield _text(f"{call:,}", at, base + 17, "sx-label", _MUTED, text_anchor="middle")
+        yield element("path", d=f"M{at:.1f} {base}V{base + 4}", class_="sx-chart-axis", stroke=RULE)
+        yield text_at(f"{call:,}", at, base + 17, "sx-label", MUTED, text_anchor="middle")
 
 
 def ticks(calls: int, is_log: bool) -> list[int]:
@@ -113,7 +100,7 @@ def _limits(inside: list[tuple[str, int]], y: Any) -> Iterator[Html]:
         )  # fmt: skip
         # Two equal limits share a line; their names stand at its two ends.
         place, anchor = ((WIDTH - RIGHT - 4, "end"), (LEFT + 6, "start"))[position % 2]
-        yield _text(f"limit: {value:,} {name}", place, at - 5, "sx-count", _TEXT, text_anchor=anchor)
+        yield text_at(f"limit: {value:,} {name}", place, at - 5, "sx-count", TEXT, text_anchor=anchor)
 
 
 def _steps(record: DispatchReport, x: Any, y: Any, calls: int) -> Iterator[Html]:
@@ -131,7 +118,3 @@ def _steps(record: DispatchReport, x: Any, y: Any, calls: int) -> Iterator[Html]
             "circle", element("title", said), cx=f"{x(call):.1f}", cy=f"{y(count):.1f}", r=4,
             class_="sx-chart-point", fill="#0b57b0", data_call=call, data_versions=count,
         )  # fmt: skip
-
-
-def _text(words: str, x: float, y: float, style: str, colour: str, **attributes: Any) -> Html:
-    return element("text", words, x=f"{x:g}", y=f"{y:g}", class_=style, fill=colour, **attributes)

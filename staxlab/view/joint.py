@@ -13,6 +13,7 @@ from itertools import pairwise
 from typing import Any
 
 from ..capture.graph import Node
+from .charts import FONT, RULE, TEXT
 from .diagram import Box, _arrow, _node, _xy, box_of
 from .document import Pane, View
 from .graph import graph_lines
@@ -24,7 +25,7 @@ from .source import location_text
 
 MOST_NODES = 140  # drawn; the listing has all of any graph
 GAP, MIDDLE, SIDE, TOP = 26.0, 110.0, 46.0, 34.0
-_TEXT, _RULE, _KEPT, _AGAIN = "#1d2329", "#7b858f", "#0f6a2e", "#8a4600"
+_KEPT, _AGAIN = "#0f6a2e", "#8a4600"
 
 FateOf = Callable[[Node], str]  # "saved", "recomputed", or nothing
 
@@ -104,7 +105,7 @@ def joint_diagram(record: Any, fate_of: FateOf | None = None) -> Html:
         [mark for mark in marks if mark],
         class_="sx-diagram sx-joint", width=round(width), height=round(height),
         viewBox=f"0 0 {round(width)} {round(height)}", role="group", aria_label=title, data_group=True,
-        font_family="ui-monospace, Menlo, Consolas, monospace", font_size="11.5",
+        **FONT,
     )  # fmt: skip
     legend = element(
         "p",
@@ -152,7 +153,7 @@ def _edge(
             start, end = (x0 + outside * w0 / 2, y0), (x1 + outside * w1 / 2, y1)
             reach = max(outside * start[0], outside * end[0]) * outside + far * 1.3
             curve = (start, (reach, y0), (reach, y1), end)
-    colour = {" sx-kept": _KEPT, " sx-again": _AGAIN}.get(kept, _RULE)
+    colour = {" sx-kept": _KEPT, " sx-again": _AGAIN}.get(kept, RULE)
     a, b, c, d = curve
     line = element(
         "path", d=f"M{_xy(_round(a))}C{_xy(_round(b))} {_xy(_round(c))} {_xy(_round(d))}", class_=f"sx-edge{kept}",
@@ -173,5 +174,5 @@ def _gradient(node: Node, centre: Point, box: Box, primal: Node) -> Html:
 
 def _text(words: str, x: float, y: float) -> Html:
     return element(
-        "text", words, x=f"{x:g}", y=f"{y:g}", class_="sx-count", fill=_TEXT, text_anchor="middle", font_weight="600"
+        "text", words, x=f"{x:g}", y=f"{y:g}", class_="sx-count", fill=TEXT, text_anchor="middle", font_weight="600"
     )

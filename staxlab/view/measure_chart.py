@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from .growth import _text
+from .charts import MUTED, RULE, TEXT, chart, text_at
 from .markup import Html, element
 
 COMPONENTS = (
@@ -23,7 +23,6 @@ COMPONENTS = (
 LEFT, RIGHT, TOP = 70, 16, 40  # margins
 PANEL, BETWEEN, BELOW = 84, 18, 118
 STEP = 34  # width of a pass
-_TEXT, _MUTED, _RULE = "#1d2329", "#59636e", "#7b858f"
 
 
 def measure_points(record: Any) -> list[tuple[str, int, tuple[int, int, int], bool]]:
@@ -60,17 +59,12 @@ def measure_chart(record: Any) -> Html:
     drawn: list[Any] = [
         element("title", title),
         element("desc", _spoken(points)),
-        _text(title, 12, 18, "sx-count", _TEXT, font_weight="600"),
+        text_at(title, 12, 18, "sx-count", TEXT, font_weight="600"),
     ]
     for component in range(3):
         drawn += _panel(points, component, x, TOP + component * (PANEL + BETWEEN), width)
     drawn += _axis(points, x, TOP + 3 * PANEL + 2 * BETWEEN, width, height)
-    picture = element(
-        "svg", drawn, class_="sx-diagram sx-growth", width=width, height=height, viewBox=f"0 0 {width} {height}",
-        role="img", tabindex=0, aria_label=f"{title}. {_spoken(points)}",
-        font_family="ui-monospace, Menlo, Consolas, monospace", font_size="11.5",
-    )  # fmt: skip
-    return element("div", picture, class_="sx-scroll sx-drawing")
+    return chart(drawn, title, _spoken(points), width, height)
 
 
 def _spoken(points: list[tuple]) -> str:
@@ -88,14 +82,14 @@ def _panel(points: list[tuple], component: int, x: Any, top: float, width: float
 
     name, axis = COMPONENTS[component]
     yield element(
-        "path", d=f"M{LEFT} {top}V{bottom}H{width - RIGHT}", class_="sx-chart-axis", fill="none", stroke=_RULE
+        "path", d=f"M{LEFT} {top}V{bottom}H{width - RIGHT}", class_="sx-chart-axis", fill="none", stroke=RULE
     )
     for count in sorted({0, most // 2, most} if most > 2 else set(range(most + 1))):
-        yield element("path", d=f"M{LEFT - 4} {y(count):.1f}H{LEFT}", class_="sx-chart-axis", stroke=_RULE)
-        yield _text(f"{count:,}", LEFT - 7, y(count) + 4, "sx-label", _MUTED, text_anchor="end")
+        yield element("path", d=f"M{LEFT - 4} {y(count):.1f}H{LEFT}", class_="sx-chart-axis", stroke=RULE)
+        yield text_at(f"{count:,}", LEFT - 7, y(count) + 4, "sx-label", MUTED, text_anchor="end")
     middle = (top + bottom) / 2
-    yield _text(
-        axis, 0, 0, "sx-label", _MUTED, text_anchor="middle", transform=f"translate(14 {middle:g}) rotate(-90)",
+    yield text_at(
+        axis, 0, 0, "sx-label", MUTED, text_anchor="middle", transform=f"translate(14 {middle:g}) rotate(-90)",
         font_size="10",
     )  # fmt: skip
     path = f"M{x(0):.1f} {y(values[0]):.1f}"
@@ -120,15 +114,15 @@ def _axis(points: list[tuple], x: Any, base: float, width: float, height: float)
                 "path", d=f"M{edge:.1f} {TOP}V{base + 20:g}", class_="sx-chart-round", fill="none", stroke="#d5dae0",
                 stroke_dasharray="3 3",
             )  # fmt: skip
-            yield _text(f"round {number}", edge + 4, base + 14, "sx-label", _MUTED, data_round=number)
+            yield text_at(f"round {number}", edge + 4, base + 14, "sx-label", MUTED, data_round=number)
         at = x(position) + 3
         style = "sx-count" if changed else "sx-label"
-        yield _text(
-            _short(name), 0, 0, style, _TEXT if changed else _MUTED, text_anchor="end",
+        yield text_at(
+            _short(name), 0, 0, style, TEXT if changed else MUTED, text_anchor="end",
             transform=f"translate({at:.1f} {base + 26:g}) rotate(-52)", data_pass=name,
         )  # fmt: skip
     words = "pass, by round (bold and with a point: it changed the graph)"
-    yield _text(words, (LEFT + width - RIGHT) / 2, height - 6, "sx-label", _MUTED, text_anchor="middle")
+    yield text_at(words, (LEFT + width - RIGHT) / 2, height - 6, "sx-label", MUTED, text_anchor="middle")
 
 
 _SHORT = {"MergeCommonSubexpressions": "Merge", "RemoveDeadCode": "DeadCode", "MarkPointwiseRegions": "Regions"}

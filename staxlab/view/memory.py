@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from .charts import FONT, MUTED, RULE, TEXT, text_at
 from .document import Pane, View
 from .figures import SERIES
-from .growth import _text
 from .listing import listing, plain_lines
 from .markup import Html, element, join, table
 from .provenance import TabStop, origins_text
@@ -26,7 +26,6 @@ MOST_BANDS = 240  # operators that can be pointed at one by one
 MOST_ALIVE = 8  # values named at a peak
 #: Coinciding curves: the first drawn is the widest, and the gaps of the later ones show it.
 STROKES = ((5.0, None), (3.6, "9 4"), (2.4, "3 3"), (1.8, "9 3 2 3"), (1.8, "2 5"), (1.8, "14 4"))
-_TEXT, _MUTED, _RULE = "#1d2329", "#59636e", "#7b858f"
 
 Scale = Callable[[float], float]
 
@@ -95,7 +94,7 @@ def timeline_chart(record: Any) -> Html:
     drawn = [
         element("title", title),
         element("desc", said),
-        _text(title, 12, 18, "sx-count", _TEXT, font_weight="600"),
+        text_at(title, 12, 18, "sx-count", TEXT, font_weight="600"),
         *_legend(record),
         *_bands(record, x, top, base),
         *_axes(record, x, y, top, base, int(tallest), height),
@@ -110,7 +109,7 @@ def timeline_chart(record: Any) -> Html:
     picture = element(
         "svg", drawn, class_="sx-diagram sx-growth sx-memory", width=WIDTH, height=height,
         viewBox=f"0 0 {WIDTH} {height}", role="group", aria_label=f"{title}. {said}", data_group=True,
-        font_family="ui-monospace, Menlo, Consolas, monospace", font_size="11.5",
+        **FONT,
     )  # fmt: skip
     return element("div", picture, class_="sx-scroll sx-drawing")
 
@@ -142,11 +141,11 @@ def _legend(record: Any) -> Iterator[Html]:
         words = f"{curve.name}: {curve.kept_bytes:,} bytes kept, peak {curve.peak:,} bytes"
         yield element("path", d=f"M{LEFT} {y:g}h34", **_style(position))
         yield _mark(position, LEFT + 46, y)
-        yield _text(words, LEFT + 58, y + 4, "sx-label", _MUTED)
+        yield text_at(words, LEFT + 58, y + 4, "sx-label", MUTED)
     y = ABOVE + LEGEND * (len(record.curves) + 0.5)
     yield element("path", d=f"M{LEFT} {y:g}h34", **_PRIMALS)
     words = f"inputs and constants: {record.primal_bytes:,} bytes, in no curve"
-    yield _text(words, LEFT + 58, y + 4, "sx-label", _MUTED)
+    yield text_at(words, LEFT + 58, y + 4, "sx-label", MUTED)
 
 
 def _mark(position: int, x: float, y: float, **attributes: Any) -> Html:
@@ -179,28 +178,28 @@ def _bands(record: Any, x: Scale, top: float, base: float) -> Iterator[Html]:
 
 def _axes(record: Any, x: Scale, y: Scale, top: float, base: float, tallest: int, height: float) -> Iterator[Html]:
     right = WIDTH - RIGHT
-    yield element("path", d=f"M{LEFT} {top:g}V{base:g}H{right}", class_="sx-chart-axis", fill="none", stroke=_RULE)
+    yield element("path", d=f"M{LEFT} {top:g}V{base:g}H{right}", class_="sx-chart-axis", fill="none", stroke=RULE)
     for count in round_ticks(len(record.steps), 10)[1:]:
         at = x(count - 0.5)
-        yield element("path", d=f"M{at:.1f} {base:g}V{base + 4:g}", class_="sx-chart-axis", stroke=_RULE)
-        yield _text(f"{count:,}", at, base + 17, "sx-label", _MUTED, text_anchor="middle")
+        yield element("path", d=f"M{at:.1f} {base:g}V{base + 4:g}", class_="sx-chart-axis", stroke=RULE)
+        yield text_at(f"{count:,}", at, base + 17, "sx-label", MUTED, text_anchor="middle")
     for size in round_ticks(tallest, 6):
-        yield element("path", d=f"M{LEFT - 4} {y(size):.1f}H{LEFT}", class_="sx-chart-axis", stroke=_RULE)
-        yield _text(f"{size:,}", LEFT - 8, y(size) + 4, "sx-label", _MUTED, text_anchor="end")
-    yield _text("operator (number, in the order they run)", (LEFT + right) / 2, height - 8, "sx-label", _MUTED,
-                text_anchor="middle")  # fmt: skip
-    yield _text("alive (bytes)", 0, 0, "sx-label", _MUTED, text_anchor="middle",
-                transform=f"translate(13 {(top + base) / 2:g}) rotate(-90)")  # fmt: skip
+        yield element("path", d=f"M{LEFT - 4} {y(size):.1f}H{LEFT}", class_="sx-chart-axis", stroke=RULE)
+        yield text_at(f"{size:,}", LEFT - 8, y(size) + 4, "sx-label", MUTED, text_anchor="end")
+    yield text_at("operator (number, in the order they run)", (LEFT + right) / 2, height - 8, "sx-label", MUTED,
+                  text_anchor="middle")  # fmt: skip
+    yield text_at("alive (bytes)", 0, 0, "sx-label", MUTED, text_anchor="middle",
+                  transform=f"translate(13 {(top + base) / 2:g}) rotate(-90)")  # fmt: skip
 
 
 def _turn(record: Any, x: Scale, top: float, base: float) -> Iterator[Html]:
     at = x(record.turn)
-    yield element("path", d=f"M{at:.1f} {top - 4:g}V{base:g}", class_="sx-chart-axis", stroke=_RULE,
+    yield element("path", d=f"M{at:.1f} {top - 4:g}V{base:g}", class_="sx-chart-axis", stroke=RULE,
                   stroke_dasharray="1 4", data_turn=record.turn)  # fmt: skip
     if record.turn:
-        yield _text("forward", at - 6, top + 8, "sx-label", _MUTED, text_anchor="end")
+        yield text_at("forward", at - 6, top + 8, "sx-label", MUTED, text_anchor="end")
     if record.turn < len(record.steps):
-        yield _text("backward", at + 6, top + 8, "sx-label", _MUTED)
+        yield text_at("backward", at + 6, top + 8, "sx-label", MUTED)
 
 
 def _curve(curve: Any, position: int, x: Scale, y: Scale) -> Html:

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from ..specialize.report import counted
+from .charts import MUTED, RULE, TEXT, chart, text_at
 from .document import Pane, View
-from .growth import _text
 from .listing import listing, plain_lines
 from .markup import Html, element, join
 
@@ -22,7 +22,6 @@ LEFT, RIGHT, TOP = 66, 16, 66  # margins
 SLOTS, BETWEEN, BELOW = 78, 44, 40  # height of the panel of slots, the gap above it, the axis below
 MOST_MOVES = 6000  # beyond this a drawing is a smear, and too large
 MOST_SINGLE = 400  # moves that are drawn, and speak, one by one
-_TEXT, _MUTED, _RULE = "#1d2329", "#59636e", "#7b858f"
 
 
 def view(record: Any, full: bool = False) -> View:
@@ -62,21 +61,16 @@ def space_time_diagram(record: Any) -> Html:
     drawn = [
         element("title", title),
         element("desc", said),
-        _text(title, 12, 18, "sx-count", _TEXT, font_weight="600"),
+        text_at(title, 12, 18, "sx-count", TEXT, font_weight="600"),
         *_legend(),
         *_axes(x, y, base, record.length, duration),
         *(_bar(stay, x, y, row) for stay in record.residences),
         *_moves(record, x, y),
         *_slots(record, x, level, slots_top, slots_base, most, duration),
-        _text("time (forward and backward steps)", (LEFT + WIDTH - RIGHT) / 2, height - 6, "sx-label", _MUTED,
-              text_anchor="middle"),
+        text_at("time (forward and backward steps)", (LEFT + WIDTH - RIGHT) / 2, height - 6, "sx-label", MUTED,
+                text_anchor="middle"),
     ]  # fmt: skip
-    picture = element(
-        "svg", drawn, class_="sx-diagram sx-growth", width=WIDTH, height=f"{height:g}",
-        viewBox=f"0 0 {WIDTH} {height:g}", role="img", tabindex=0, aria_label=f"{title}. {said}",
-        font_family="ui-monospace, Menlo, Consolas, monospace", font_size="11.5",
-    )  # fmt: skip
-    return element("div", picture, class_="sx-scroll sx-drawing")
+    return chart(drawn, title, said, WIDTH, height)
 
 
 def _spoken(record: Any) -> str:
@@ -93,17 +87,17 @@ def round_ticks(most: int, wanted: int = 8) -> list[int]:
 
 def _axes(x: Any, y: Any, base: float, length: int, duration: int) -> Iterator[Html]:
     yield element(
-        "path", d=f"M{LEFT} {TOP}V{base:g}H{WIDTH - RIGHT}", class_="sx-chart-axis", fill="none", stroke=_RULE
+        "path", d=f"M{LEFT} {TOP}V{base:g}H{WIDTH - RIGHT}", class_="sx-chart-axis", fill="none", stroke=RULE
     )
     for state in round_ticks(length):
-        yield element("path", d=f"M{LEFT - 4} {y(state):.1f}H{LEFT}", class_="sx-chart-axis", stroke=_RULE)
-        yield _text(f"z_{state}", LEFT - 8, y(state) + 4, "sx-label", _MUTED, text_anchor="end")
+        yield element("path", d=f"M{LEFT - 4} {y(state):.1f}H{LEFT}", class_="sx-chart-axis", stroke=RULE)
+        yield text_at(f"z_{state}", LEFT - 8, y(state) + 4, "sx-label", MUTED, text_anchor="end")
     for time in round_ticks(duration):
-        yield element("path", d=f"M{x(time):.1f} {base:g}V{base + 4:g}", class_="sx-chart-axis", stroke=_RULE)
-        yield _text(f"{time:,}", x(time), base + 16, "sx-label", _MUTED, text_anchor="middle")
+        yield element("path", d=f"M{x(time):.1f} {base:g}V{base + 4:g}", class_="sx-chart-axis", stroke=RULE)
+        yield text_at(f"{time:,}", x(time), base + 16, "sx-label", MUTED, text_anchor="middle")
     middle = (TOP + base) / 2
-    yield _text("state", 0, 0, "sx-label", _MUTED, text_anchor="middle",
-                transform=f"translate(14 {middle:g}) rotate(-90)")  # fmt: skip
+    yield text_at("state", 0, 0, "sx-label", MUTED, text_anchor="middle",
+                  transform=f"translate(14 {middle:g}) rotate(-90)")  # fmt: skip
 
 
 def _bar(stay: Any, x: Any, y: Any, row: float) -> Html:
@@ -112,7 +106,7 @@ def _bar(stay: Any, x: Any, y: Any, row: float) -> Html:
     wide = max(x(stay.stop) - x(stay.start), 1.0)
     return element(
         "rect", element("title", said), x=f"{x(stay.start):.1f}", y=f"{y(stay.state) - thick / 2:.1f}",
-        width=f"{wide:.1f}", height=f"{thick:.1f}", fill="#e4f0fb", stroke=_RULE, class_="sx-cell sx-cell-covered",
+        width=f"{wide:.1f}", height=f"{thick:.1f}", fill="#e4f0fb", stroke=RULE, class_="sx-cell sx-cell-covered",
         data_state=stay.state,
     )  # fmt: skip
 
@@ -144,16 +138,16 @@ def _moves(record: Any, x: Any, y: Any) -> Iterator[Html]:
 
 def _slots(record: Any, x: Any, level: Any, top: float, base: float, most: int, duration: int) -> Iterator[Html]:
     yield element(
-        "path", d=f"M{LEFT} {top:g}V{base:g}H{WIDTH - RIGHT}", class_="sx-chart-axis", fill="none", stroke=_RULE
+        "path", d=f"M{LEFT} {top:g}V{base:g}H{WIDTH - RIGHT}", class_="sx-chart-axis", fill="none", stroke=RULE
     )
     for count in round_ticks(most, 4):
-        yield element("path", d=f"M{LEFT - 4} {level(count):.1f}H{LEFT}", class_="sx-chart-axis", stroke=_RULE)
-        yield _text(f"{count:,}", LEFT - 8, level(count) + 4, "sx-label", _MUTED, text_anchor="end")
+        yield element("path", d=f"M{LEFT - 4} {level(count):.1f}H{LEFT}", class_="sx-chart-axis", stroke=RULE)
+        yield text_at(f"{count:,}", LEFT - 8, level(count) + 4, "sx-label", MUTED, text_anchor="end")
     for time in round_ticks(duration):
-        yield element("path", d=f"M{x(time):.1f} {base:g}V{base + 4:g}", class_="sx-chart-axis", stroke=_RULE)
-        yield _text(f"{time:,}", x(time), base + 16, "sx-label", _MUTED, text_anchor="middle")
-    yield _text("slots (count)", 0, 0, "sx-label", _MUTED, text_anchor="middle",
-                transform=f"translate(14 {(top + base) / 2:g}) rotate(-90)")  # fmt: skip
+        yield element("path", d=f"M{x(time):.1f} {base:g}V{base + 4:g}", class_="sx-chart-axis", stroke=RULE)
+        yield text_at(f"{time:,}", x(time), base + 16, "sx-label", MUTED, text_anchor="middle")
+    yield text_at("slots (count)", 0, 0, "sx-label", MUTED, text_anchor="middle",
+                  transform=f"translate(14 {(top + base) / 2:g}) rotate(-90)")  # fmt: skip
     path, last = f"M{x(0):.1f} {level(1):.1f}", 1
     for time, used in _levels(record):
         path += f"H{x(time):.1f}" + (f"V{level(used):.1f}" if used != last else "")
@@ -161,7 +155,7 @@ def _slots(record: Any, x: Any, level: Any, top: float, base: float, most: int, 
     path += f"H{x(record.duration):.1f}"
     yield element("path", d=path, class_="sx-chart-line", fill="none", stroke="#0b57b0", stroke_width="2.2")
     said = f"{counted(record.slots, 'slot')}; at most {record.peak_slots:,} in use"
-    yield _text(said, WIDTH - RIGHT, top - 6, "sx-count", _TEXT, text_anchor="end")
+    yield text_at(said, WIDTH - RIGHT, top - 6, "sx-count", TEXT, text_anchor="end")
 
 
 def _levels(record: Any) -> Iterator[tuple[int, int]]:
@@ -176,9 +170,9 @@ def _levels(record: Any) -> Iterator[tuple[int, int]]:
 def _legend() -> Iterator[Html]:
     y = 42
     yield element("path", d=f"M{LEFT} {y}h26", **_FORWARD)
-    yield _text("forward step", LEFT + 32, y + 4, "sx-label", _MUTED)
+    yield text_at("forward step", LEFT + 32, y + 4, "sx-label", MUTED)
     yield element("path", d=f"M{LEFT + 146} {y}h26", **_BACKWARD)
-    yield _text("backward step", LEFT + 178, y + 4, "sx-label", _MUTED)
-    yield element("rect", x=LEFT + 300, y=y - 4, width=26, height=8, fill="#e4f0fb", stroke=_RULE,
+    yield text_at("backward step", LEFT + 178, y + 4, "sx-label", MUTED)
+    yield element("rect", x=LEFT + 300, y=y - 4, width=26, height=8, fill="#e4f0fb", stroke=RULE,
                   class_="sx-cell sx-cell-covered")  # fmt: skip
-    yield _text("state in a slot", LEFT + 332, y + 4, "sx-label", _MUTED)
+    yield text_at("state in a slot", LEFT + 332, y + 4, "sx-label", MUTED)

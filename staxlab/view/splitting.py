@@ -9,13 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from .charts import MUTED, RULE, TEXT, chart, text_at
 from .document import Pane, View
-from .growth import _text
 from .markup import Html, element, join, table
 
 CELL, ROW = 46, 19
 LEFT, RIGHT, TOP, BOTTOM = 116, 16, 58, 50  # margins
-_TEXT, _MUTED, _RULE = "#1d2329", "#59636e", "#7b858f"
 # Regions by the least number of segments: style, literal fill, what the legend says.
 REGIONS: tuple[tuple[int, str, str, str], ...] = (
     (1, "sx-cell sx-cell-apart", "none", "not split"),
@@ -49,17 +48,12 @@ def split_chart(record: Any) -> Html:
     drawn = [
         element("title", record.title),
         element("desc", said),
-        _text(record.title, 12, 18, "sx-count", _TEXT, font_weight="600"),
+        text_at(record.title, 12, 18, "sx-count", TEXT, font_weight="600"),
         *_legend(record),
         *_cells(record, base),
         *_axes(record, base, right),
     ]
-    picture = element(
-        "svg", drawn, class_="sx-diagram sx-growth", width=width, height=height, viewBox=f"0 0 {width} {height}",
-        role="img", tabindex=0, aria_label=f"{record.title}. {said}", font_size="11.5",
-        font_family="ui-monospace, Menlo, Consolas, monospace",
-    )  # fmt: skip
-    return element("div", picture, class_="sx-scroll sx-drawing")
+    return chart(drawn, record.title, said, width, height)
 
 
 def _cells(record: Any, base: int) -> Iterator[Html]:
@@ -71,12 +65,12 @@ def _cells(record: Any, base: int) -> Iterator[Html]:
             what = "not split" if segments == 1 else f"{segments:,} segments"
             yield element(
                 "rect", element("title", f"n = {n:,}, n_r = {n_r:,}: {what}"), x=x + 1, y=y + 1, width=CELL - 2,
-                height=ROW - 2, rx=2, fill=fill, stroke=_RULE, class_=style, data_n=n, data_length=n_r,
+                height=ROW - 2, rx=2, fill=fill, stroke=RULE, class_=style, data_n=n, data_length=n_r,
                 data_segments=segments,
             )  # fmt: skip
             text = "·" if segments == 1 else str(segments)
-            style, colour = ("sx-label", _MUTED) if segments == 1 else ("sx-count", _TEXT)
-            yield _text(text, x + CELL / 2, y + ROW - 6, style, colour, text_anchor="middle")
+            style, colour = ("sx-label", MUTED) if segments == 1 else ("sx-count", TEXT)
+            yield text_at(text, x + CELL / 2, y + ROW - 6, style, colour, text_anchor="middle")
     if record.mark is not None and record.mark[0] in record.outputs and record.mark[1] in record.lengths:
         x = LEFT + record.outputs.index(record.mark[0]) * CELL
         y = base - (record.lengths.index(record.mark[1]) + 1) * ROW
@@ -86,25 +80,25 @@ def _cells(record: Any, base: int) -> Iterator[Html]:
 
 def _axes(record: Any, base: int, right: int) -> Iterator[Html]:
     for column, n in enumerate(record.outputs):
-        yield _text(f"{n:,}", LEFT + (column + 0.5) * CELL, base + 16, "sx-label", _MUTED, text_anchor="middle")
+        yield text_at(f"{n:,}", LEFT + (column + 0.5) * CELL, base + 16, "sx-label", MUTED, text_anchor="middle")
     for row, n_r in enumerate(record.lengths):
-        yield _text(f"{n_r:,}", LEFT - 8, base - row * ROW - 6, "sx-label", _MUTED, text_anchor="end")
+        yield text_at(f"{n_r:,}", LEFT - 8, base - row * ROW - 6, "sx-label", MUTED, text_anchor="end")
     words = "n: outputs (elements, doubling)"
-    yield _text(words, (LEFT + right) / 2, base + 38, "sx-label", _MUTED, text_anchor="middle")
-    yield _text("n_r: merged into each (elements, doubling)", 0, 0, "sx-label", _MUTED, text_anchor="middle",
-                transform=f"translate(16 {(TOP + base) / 2:g}) rotate(-90)")  # fmt: skip
+    yield text_at(words, (LEFT + right) / 2, base + 38, "sx-label", MUTED, text_anchor="middle")
+    yield text_at("n_r: merged into each (elements, doubling)", 0, 0, "sx-label", MUTED, text_anchor="middle",
+                  transform=f"translate(16 {(TOP + base) / 2:g}) rotate(-90)")  # fmt: skip
 
 
 def _legend(record: Any) -> Iterator[Html]:
     x = 12.0
     for _, style, fill, words in REGIONS:
-        yield element("rect", x=f"{x:g}", y=31, width=12, height=12, rx=2, fill=fill, stroke=_RULE, class_=style)
-        yield _text(words, x + 17, 41, "sx-label", _MUTED)
+        yield element("rect", x=f"{x:g}", y=31, width=12, height=12, rx=2, fill=fill, stroke=RULE, class_=style)
+        yield text_at(words, x + 17, 41, "sx-label", MUTED)
         x += 17 + 7 * len(words) + 20
     if record.mark is not None:
         yield element("rect", x=f"{x:g}", y=30, width=14, height=14, fill="none", stroke="#0b57b0", stroke_width="2.2",
                       class_="sx-chart-line")  # fmt: skip
-        yield _text("Example 6.2", x + 20, 41, "sx-label", _MUTED)
+        yield text_at("Example 6.2", x + 20, 41, "sx-label", MUTED)
 
 
 def _spoken(record: Any) -> str:

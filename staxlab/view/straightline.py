@@ -11,15 +11,14 @@ from collections.abc import Iterator
 from typing import Any
 
 from ..specialize.report import counted
+from .charts import MUTED, RULE, TEXT, chart, text_at
 from .diagram import MOST_NODES, MOST_NODES_FULL, Box, diagram
 from .document import Pane, View
-from .growth import _text
 from .markup import Html, element, join, table
 from .reversal import round_ticks
 
 WIDTH, LEFT, RIGHT = 700, 90, 90  # of the bar
 MOST_ROWS = 200
-_TEXT, _MUTED, _RULE = "#1d2329", "#59636e", "#7b858f"
 
 
 def view(record: Any, full: bool = False) -> View:
@@ -68,29 +67,25 @@ def operations_bar(record: Any) -> Html:
     title = f"Operations of {record.program.name} and its gradient"
     said = f"{record.summary()}. The program alone takes {counted(record.forward_operations, 'operation')}"
     base, height = 98, 138
-    picture = element(
-        "svg",
+    drawn = [
         element("title", title),
         element("desc", said),
-        _text(title, 12, 18, "sx-count", _TEXT, font_weight="600"),
+        text_at(title, 12, 18, "sx-count", TEXT, font_weight="600"),
         *_segments(record, x),
-        _text("bound", LEFT - 10, 85, "sx-label", _MUTED, text_anchor="end"),
+        text_at("bound", LEFT - 10, 85, "sx-label", MUTED, text_anchor="end"),
         element("path", d=f"M{x(0):.1f} 81H{x(record.bound):.1f}", class_="sx-chart-limit", fill="none",
                 stroke="#8a4600", stroke_width="1.6", stroke_dasharray="7 4", data_bound=record.bound),
-        _text(f"{record.program.factor} W = {record.bound:,}", x(record.bound) + 6, 85, "sx-count", _TEXT),
-        element("path", d=f"M{LEFT} {base}H{WIDTH - RIGHT}", class_="sx-chart-axis", fill="none", stroke=_RULE),
+        text_at(f"{record.program.factor} W = {record.bound:,}", x(record.bound) + 6, 85, "sx-count", TEXT),
+        element("path", d=f"M{LEFT} {base}H{WIDTH - RIGHT}", class_="sx-chart-axis", fill="none", stroke=RULE),
         *_axis(x, most, base),
-        _text("operations (count)", (LEFT + WIDTH - RIGHT) / 2, height - 6, "sx-label", _MUTED, text_anchor="middle"),
-        class_="sx-diagram sx-growth", width=WIDTH, height=height, viewBox=f"0 0 {WIDTH} {height}", role="img",
-        tabindex=0, aria_label=f"{title}. {said}", font_family="ui-monospace, Menlo, Consolas, monospace",
-        font_size="11.5",
-    )  # fmt: skip
-    return element("div", picture, class_="sx-scroll sx-drawing")
+        text_at("operations (count)", (LEFT + WIDTH - RIGHT) / 2, height - 6, "sx-label", MUTED, text_anchor="middle"),
+    ]  # fmt: skip
+    return chart(drawn, title, said, WIDTH, height)
 
 
 def _segments(record: Any, x: Any) -> Iterator[Html]:
     """The two sweeps end to end: the forward sweep filled, the reverse sweep hatched by a dashed frame."""
-    yield _text("counted", LEFT - 10, 54, "sx-label", _MUTED, text_anchor="end")
+    yield text_at("counted", LEFT - 10, 54, "sx-label", MUTED, text_anchor="end")
     ends = (0, record.forward_operations, record.operations)
     looks = (("forward", "sx-cell-covered", "#e4f0fb", None), ("reverse", "sx-cell-changed", "#fff3c9", "4 3"))
     for (name, style, fill, dashes), start, stop in zip(looks, ends, ends[1:], strict=False):
@@ -98,15 +93,15 @@ def _segments(record: Any, x: Any) -> Iterator[Html]:
         wide = x(stop) - x(start)
         yield element(
             "rect", element("title", f"{name} sweep: {counted(stop - start, 'operation')}"), x=f"{x(start):.1f}", y=36,
-            width=f"{wide:.1f}", height=28, fill=fill, stroke=_RULE, class_=f"sx-cell {style}", stroke_dasharray=dashes,
+            width=f"{wide:.1f}", height=28, fill=fill, stroke=RULE, class_=f"sx-cell {style}", stroke_dasharray=dashes,
             data_sweep=name, data_count=stop - start,
         )  # fmt: skip
         if wide > 7.3 * len(words):
-            yield _text(words, (x(start) + x(stop)) / 2, 54, "sx-count", _TEXT, text_anchor="middle")
-    yield _text(f"{record.operations:,}", x(record.operations) + 6, 54, "sx-count", _TEXT)
+            yield text_at(words, (x(start) + x(stop)) / 2, 54, "sx-count", TEXT, text_anchor="middle")
+    yield text_at(f"{record.operations:,}", x(record.operations) + 6, 54, "sx-count", TEXT)
 
 
 def _axis(x: Any, most: int, base: float) -> Iterator[Html]:
     for count in round_ticks(most):
-        yield element("path", d=f"M{x(count):.1f} {base}V{base + 4}", class_="sx-chart-axis", stroke=_RULE)
-        yield _text(f"{count:,}", x(count), base + 16, "sx-label", _MUTED, text_anchor="middle")
+        yield element("path", d=f"M{x(count):.1f} {base}V{base + 4}", class_="sx-chart-axis", stroke=RULE)
+        yield text_at(f"{count:,}", x(count), base + 16, "sx-label", MUTED, text_anchor="middle")

@@ -11,13 +11,12 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from ..specialize.report import counted
+from .charts import MUTED, RULE, TEXT, chart, text_at
 from .document import Pane, View
-from .growth import _text
 from .markup import Html, element, join, table
 
 WIDTH, HEIGHT = 700, 380
 LEFT, RIGHT, TOP, BOTTOM = 84, 24, 66, 52  # margins
-_TEXT, _MUTED, _RULE = "#1d2329", "#59636e", "#7b858f"
 _LINE = {"class_": "sx-chart-line", "fill": "none", "stroke": "#0b57b0", "stroke_width": "2.2"}
 _DASHED = {"class_": "sx-chart-limit", "fill": "none", "stroke": "#8a4600", "stroke_width": "1.6",
            "stroke_dasharray": "7 4"}  # fmt: skip
@@ -55,7 +54,7 @@ def trade_off_chart(record: Any) -> Html:
     drawn = [
         element("title", title),
         element("desc", said),
-        _text(title, 12, 18, "sx-count", _TEXT, font_weight="600"),
+        text_at(title, 12, 18, "sx-count", TEXT, font_weight="600"),
         *_axes(across, up, slots, evaluations),
     ]
     for place, (family, (line, marker)) in enumerate(LOOKS.items()):
@@ -68,17 +67,12 @@ def trade_off_chart(record: Any) -> Html:
             )
             drawn.append(element("path", d=f"M{x} 42h26", **line))
         drawn.append(_marker(marker, x + 13, 42, family))
-        drawn.append(_text(family, x + 34, 46, "sx-label", _MUTED))
+        drawn.append(text_at(family, x + 34, 46, "sx-label", MUTED))
         drawn += [
             _marker(marker, a, b, f"{p.name}: {counted(p.slots, 'slot')}, {p.evaluations:,} forward evaluations", p)
             for p, (a, b) in zip(points, at, strict=True)
         ]
-    picture = element(
-        "svg", drawn, class_="sx-diagram sx-growth", width=WIDTH, height=HEIGHT, viewBox=f"0 0 {WIDTH} {HEIGHT}",
-        role="img", tabindex=0, aria_label=f"{title}. {said}", font_size="11.5",
-        font_family="ui-monospace, Menlo, Consolas, monospace",
-    )  # fmt: skip
-    return element("div", picture, class_="sx-scroll sx-drawing")
+    return chart(drawn, title, said, WIDTH, HEIGHT)
 
 
 def _scale(low: float, high: float, start: float, stop: float) -> Callable[[float], float]:
@@ -100,18 +94,18 @@ def _spoken(record: Any) -> str:
 
 def _axes(across: Any, up: Any, slots: list[int], evaluations: list[int]) -> Iterator[Html]:
     base, right = HEIGHT - BOTTOM, WIDTH - RIGHT
-    yield element("path", d=f"M{LEFT} {TOP}V{base}H{right}", class_="sx-chart-axis", fill="none", stroke=_RULE)
+    yield element("path", d=f"M{LEFT} {TOP}V{base}H{right}", class_="sx-chart-axis", fill="none", stroke=RULE)
     for tick in decades(min(slots), max(slots)):
         x = across(tick)
-        yield element("path", d=f"M{x:.1f} {base}V{base + 4}", class_="sx-chart-axis", stroke=_RULE)
-        yield _text(f"{tick:,}", x, base + 17, "sx-label", _MUTED, text_anchor="middle")
+        yield element("path", d=f"M{x:.1f} {base}V{base + 4}", class_="sx-chart-axis", stroke=RULE)
+        yield text_at(f"{tick:,}", x, base + 17, "sx-label", MUTED, text_anchor="middle")
     for tick in decades(min(evaluations), max(evaluations)):
         y = up(tick)
-        yield element("path", d=f"M{LEFT - 4} {y:.1f}H{LEFT}", class_="sx-chart-axis", stroke=_RULE)
-        yield _text(f"{tick:,}", LEFT - 8, y + 4, "sx-label", _MUTED, text_anchor="end")
-    yield _text("slots (count, logarithmic)", (LEFT + right) / 2, HEIGHT - 8, "sx-label", _MUTED, text_anchor="middle")
-    yield _text("forward steps (count, logarithmic)", 0, 0, "sx-label", _MUTED, text_anchor="middle",
-                transform=f"translate(14 {(TOP + base) / 2:g}) rotate(-90)")  # fmt: skip
+        yield element("path", d=f"M{LEFT - 4} {y:.1f}H{LEFT}", class_="sx-chart-axis", stroke=RULE)
+        yield text_at(f"{tick:,}", LEFT - 8, y + 4, "sx-label", MUTED, text_anchor="end")
+    yield text_at("slots (count, logarithmic)", (LEFT + right) / 2, HEIGHT - 8, "sx-label", MUTED, text_anchor="middle")
+    yield text_at("forward steps (count, logarithmic)", 0, 0, "sx-label", MUTED, text_anchor="middle",
+                  transform=f"translate(14 {(TOP + base) / 2:g}) rotate(-90)")  # fmt: skip
 
 
 def _marker(kind: str, x: float, y: float, said: str, point: Any = None) -> Html:
@@ -126,6 +120,6 @@ def _marker(kind: str, x: float, y: float, said: str, point: Any = None) -> Html
     ]
     fill = {"circle": "#0b57b0", "square": "#fff3c9", "diamond": "#e2f5e7"}[kind]
     return element(
-        "path", element("title", said), d=shape, class_=style, fill=fill, stroke=_RULE,
+        "path", element("title", said), d=shape, class_=style, fill=fill, stroke=RULE,
         data_point=None if point is None else point.family, data_slots=None if point is None else point.slots,
     )  # fmt: skip

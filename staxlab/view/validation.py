@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from .charts import MUTED, RULE, TEXT, chart, text_at
 from .document import Pane
-from .growth import _text
 from .markup import Html, element, join, table
 from .provenance import TabStop
 
@@ -19,7 +19,7 @@ WIDTH, LEFT, RIGHT, TOP, ROW, BOTTOM = 720, 250, 96, 34, 22, 44
 NAME = 32  # characters of a kernel's name beside its bar
 MOST = 60  # kernels in the picture; the table has them all
 TITLE = "Translation validation: share of the error bound used"
-_TEXT, _MUTED, _RULE, _BAR = "#1d2329", "#59636e", "#7b858f", "#2f6fb5"
+_BAR = "#2f6fb5"
 
 
 def panes(record: Any) -> list[Pane]:
@@ -57,17 +57,12 @@ def validation_chart(record: Any) -> Html:
     drawn = [
         element("title", TITLE),
         element("desc", words),
-        _text(TITLE, 12, 18, "sx-count", _TEXT, font_weight="600"),
+        text_at(TITLE, 12, 18, "sx-count", TEXT, font_weight="600"),
     ]
     drawn += _axis(base)
     for place, kernel in enumerate(shown):
         drawn += _row(kernel, TOP + ROW * place)
-    picture = element(
-        "svg", drawn, class_="sx-diagram sx-growth", width=WIDTH, height=height, viewBox=f"0 0 {WIDTH} {height}",
-        role="img", tabindex=0, aria_label=f"{TITLE}. {words}", font_size="11.5",
-        font_family="ui-monospace, Menlo, Consolas, monospace",
-    )  # fmt: skip
-    return element("div", picture, class_="sx-scroll sx-drawing")
+    return chart(drawn, TITLE, words, WIDTH, height)
 
 
 def _across(share: float) -> float:
@@ -76,31 +71,31 @@ def _across(share: float) -> float:
 
 def _axis(base: int) -> Iterator[Html]:
     limit = _across(1)
-    yield element("path", d=f"M{LEFT} {TOP - 4}V{base}H{limit:g}", class_="sx-chart-axis", fill="none", stroke=_RULE)
+    yield element("path", d=f"M{LEFT} {TOP - 4}V{base}H{limit:g}", class_="sx-chart-axis", fill="none", stroke=RULE)
     yield element("path", d=f"M{limit:g} {TOP - 4}V{base}", class_="sx-chart-limit", fill="none", stroke="#8a4600",
                   stroke_width="1.6", stroke_dasharray="7 4")  # fmt: skip
     for per_cent in (0, 25, 50, 75, 100):
         x = _across(per_cent / 100)
-        yield element("path", d=f"M{x:g} {base}v4", class_="sx-chart-axis", stroke=_RULE)
-        yield _text(f"{per_cent}", x, base + 17, "sx-label", _MUTED, text_anchor="middle")
-    yield _text("largest deviation (% of the error bound)", (LEFT + limit) / 2, base + 36, "sx-label", _MUTED,
-                text_anchor="middle")  # fmt: skip
+        yield element("path", d=f"M{x:g} {base}v4", class_="sx-chart-axis", stroke=RULE)
+        yield text_at(f"{per_cent}", x, base + 17, "sx-label", MUTED, text_anchor="middle")
+    yield text_at("largest deviation (% of the error bound)", (LEFT + limit) / 2, base + 36, "sx-label", MUTED,
+                  text_anchor="middle")  # fmt: skip
 
 
 def _row(kernel: Any, top: int) -> Iterator[Html]:
     name = kernel.kernel if len(kernel.kernel) <= NAME else f"{kernel.kernel[: NAME - 1]}…"
     middle = top + ROW // 2
-    yield _text(name, LEFT - 8, middle + 4, "sx-label", _TEXT, text_anchor="end")
+    yield text_at(name, LEFT - 8, middle + 4, "sx-label", TEXT, text_anchor="end")
     label = element("title", f"{kernel.kernel}: {said(kernel)}")
     if kernel.mismatch is not None:
         yield element("path", label, d=f"M{LEFT + 4} {middle - 4}l8 8m0 -8l-8 8", class_="sx-chart-line", fill="none",
                       stroke=_BAR, stroke_width="2.2", data_kernel=kernel.kernel)  # fmt: skip
-        yield _text("FAILED", LEFT + 20, middle + 4, "sx-label", _TEXT, font_weight="600")
+        yield text_at("FAILED", LEFT + 20, middle + 4, "sx-label", TEXT, font_weight="600")
     elif kernel.bound:
         yield element("rect", label, x=LEFT, y=middle - 6, width=f"{max(_across(kernel.share) - LEFT, 1.5):.1f}",
                       height=12, class_="sx-read", fill=_BAR, data_kernel=kernel.kernel)  # fmt: skip
-        yield _text(f"{100 * kernel.share:.3g} %", WIDTH - RIGHT + 8, middle + 4, "sx-label", _MUTED)
+        yield text_at(f"{100 * kernel.share:.3g} %", WIDTH - RIGHT + 8, middle + 4, "sx-label", MUTED)
     else:
         yield element("path", label, d=f"M{LEFT + 4} {middle - 2}h8m-8 4h8", class_="sx-chart-line", fill="none",
                       stroke=_BAR, stroke_width="1.6", data_kernel=kernel.kernel)  # fmt: skip
-        yield _text(said(kernel), LEFT + 20, middle + 4, "sx-label", _MUTED)
+        yield text_at(said(kernel), LEFT + 20, middle + 4, "sx-label", MUTED)
