@@ -15,12 +15,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..capture.graph import TensorMeta
-from .charts import FONT
+from .charts import CHARACTER, FONT
 from .layout import Placement, Point, place
 from .markup import Html, element
 from .provenance import TabStop
 
-CHARACTER = 7.0  # width of a character of the node font, in pixels; fonts differ, so a little generous
 LINE = 15.0
 LONGEST_TEXT = 34
 MOST_NODES = 250  # beyond this a drawing in a notebook explains nothing, and the listing does

@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from ..autodiff.network import INFINITE, Flow, FlowNetwork, capacity_text
-from .charts import FONT, MUTED, RULE, TEXT, text_at
-from .diagram import CHARACTER, _arrow, _xy, shortened
+from .charts import CHARACTER, FONT, MUTED, RULE, TEXT, Box, free_spot, text_at
+from .diagram import _arrow, _xy, shortened
 from .document import Pane, View
 from .layout import Point, place
 from .markup import Html, element, join, table
@@ -142,6 +142,7 @@ class _Drawing:
         self.place = {vertex: k for k, vertex in enumerate(self.vertices)}
         self.edges = [e for e, (u, v, _) in enumerate(network.edges) if u in self.place and v in self.place and u != v]
         self.last = len(flow.paths) + 1 if flow is not None else 0
+        self.taken: list[Box] = []  # where no label may stand
 
     def figure(self) -> Html:
         network, flow = self.network, self.flow
@@ -152,15 +153,23 @@ class _Drawing:
         downwards = list(dict.fromkeys((min(pair), max(pair)) for pair in pairs.values()))
         placement = place(sizes, downwards)
         curves = dict(zip(downwards, placement.curves, strict=True))
-        width, height = math.ceil(placement.width) + 90, math.ceil(placement.height) + 30
         title = f"Flow network: {_size(network)}"
         said = title if flow is None else f"{title}; maximum flow {capacity_text(flow.value)}"
         stop = TabStop()
-        drawn = [
-            self._edge(e, curve if pair[0] < pair[1] else tuple(reversed(curve)))
-            for e, pair in pairs.items()
-            for curve in (curves[(min(pair), max(pair))],)
-        ]
+        for (x, y), (wide, high) in zip(placement.centres, sizes, strict=True):
+            self.taken.append((x - wide / 2, y - high / 2, x + wide / 2, y + high / 2))
+        lines = {
+            e: curves[pair] if pair in curves else tuple(reversed(curves[pair[::-1]])) for e, pair in pairs.items()
+        }
+        for e in (e for e in lines if flow is not None and e in flow.cut):
+            x, y = _along(lines[e], self._share(e))
+            self.taken.append((x - 9, y - 6, x + 5, y + 6))  # the cross
+        # Short edges first, whose labels have the least choice.
+        by_length = sorted(lines, key=lambda e: abs(pairs[e][0] - pairs[e][1]))
+        drawn = [self._edge(e, lines[e]) for e in by_length]
+        drawn.reverse()  # what they stand on is drawn before them
+        width = math.ceil(max(placement.width, *(right for _, _, right, _ in self.taken))) + 12
+        height = math.ceil(placement.height) + 30
         picture = element(
             "svg",
             element("title", said),
@@ -188,9 +197,7 @@ class _Drawing:
         path = f"M{_xy(start)}" + "".join(
             f"C{_xy(a)} {_xy(b)} {_xy(c)}" for a, b, c in zip(rest[0::3], rest[1::3], rest[2::3], strict=True)
         )
-        # Where many edges leave the source or enter the sink their middles crowd; their other ends do not.
-        ends = {network.tails[e]: 0.7, network.heads[e]: 0.3}
-        share = ends.get(network.source) or ends.get(network.sink) or 0.5
+        share = self._share(e)
         x, y = _along(curve, share)
         lit = self._steps_of(e)
         texts = self._texts(e)
@@ -207,7 +214,13 @@ class _Drawing:
             element("path", d=_arrow(curve), class_="sx-arrow", fill=RULE),
         ]
         if final or len(texts) > 1:
-            parts.append(text_at(final, x + 5, y + 4, "sx-label sx-flow-label", MUTED, data_texts=_json(texts)))
+            longest = max(texts.values(), key=len)
+            shares = (share, *(s for s in (0.5, 0.4, 0.6, 0.3, 0.7, 0.2, 0.8) if s != share))
+            beside = 12 if is_cut else 5  # past the cross
+            points = [(x, y)] if is_cut else [_along(curve, s) for s in shares]
+            spots = [(across + beside, down + 4) for across, down in points]
+            left, base = free_spot(spots, longest, self.taken)
+            parts.append(text_at(final, left, base, "sx-label sx-flow-label", MUTED, data_texts=_json(texts)))
         if is_cut:
             cross = f"M{x - 9:.1f} {y + 6:.1f}l14 -12m0 12l-14 -12"
             parts.append(
@@ -218,6 +231,12 @@ class _Drawing:
         return element(
             "g", parts, class_="sx-flow-edge", data_edge=e, data_lit=" ".join(map(str, lit)) if lit else None
         )
+
+    def _share(self, e: int) -> float:
+        """How far along an edge its label stands best. Where many leave the source or enter the sink their middles
+        crowd; their other ends do not."""
+        ends = {self.network.tails[e]: 0.7, self.network.heads[e]: 0.3}
+        return ends.get(self.network.source) or ends.get(self.network.sink) or 0.5
 
     def _steps_of(self, e: int) -> list[int]:
         if self.flow is None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from .charts import MUTED, RULE, TEXT, chart, text_at
+from .charts import MUTED, RULE, TEXT, chart, free_spot, text_at
 from .document import Pane, View
 from .markup import Html, element, join, table
 from .reversal import round_ticks
@@ -57,7 +57,7 @@ def frontier_chart(record: Any) -> Html:
         text_at(title, 12, 18, "sx-count", TEXT, font_weight="600"),
         *_axes(x, y, widest, tallest),
         *_steps(record, x, y, widest),
-        *_marks(record, x, y),
+        *_marks(record, x, y, widest),
     ]
     return chart(drawn, title, said, WIDTH, HEIGHT)
 
@@ -104,9 +104,16 @@ def _steps(record: Any, x: Any, y: Any, widest: float) -> Iterator[Html]:
         )  # fmt: skip
 
 
-def _marks(record: Any, x: Any, y: Any) -> Iterator[Html]:
-    """Diamonds, so that they are not taken for points of the frontier; names on alternating sides."""
-    for position, mark in enumerate(m for m in record.marks if m.work != float("inf")):
+def _marks(record: Any, x: Any, y: Any, widest: float) -> Iterator[Html]:
+    """Diamonds, so that they are not taken for points of the frontier; names where they cover nothing."""
+    shown = [mark for mark in record.marks if mark.work != float("inf")]
+    taken = [(x(m.saved_bytes) - 6, y(m.work) - 6, x(m.saved_bytes) + 6, y(m.work) + 6) for m in shown]
+    stops = [*(plan.saved_bytes for plan in record.plans[1:]), widest]
+    for plan, stop in zip(record.plans, stops, strict=False):
+        taken.append((x(plan.saved_bytes) - 4, y(plan.work) - 4, x(stop), y(plan.work) + 4))
+    for before, plan in zip(record.plans, record.plans[1:], strict=False):
+        taken.append((x(plan.saved_bytes) - 4, y(before.work), x(plan.saved_bytes) + 4, y(plan.work)))
+    for mark in shown:
         at, level = x(mark.saved_bytes), y(mark.work)
         said = f"{mark.name}: {mark.saved_bytes:,} bytes saved, {mark.work:,.0f} bytes moved again"
         yield element(
@@ -116,4 +123,9 @@ def _marks(record: Any, x: Any, y: Any) -> Iterator[Html]:
         )  # fmt: skip
         anchor = "end" if at > WIDTH - 120 else "start"
         shift = -9 if anchor == "end" else 9
-        yield text_at(mark.name, at + shift, level - 8 - 13 * (position % 2), "sx-count", TEXT, text_anchor=anchor)
+        spots = [(at + shift, level - 8 - 6 * k) for k in range(12)]
+        left, top = free_spot(spots, mark.name, taken, ends=anchor == "end")
+        if level - top > 24:  # far from its diamond: a line leads there
+            line = f"M{at:.1f} {level - 8:.1f}L{left + (2 if anchor == 'end' else -2):.1f} {top + 2:.1f}"
+            yield element("path", d=line, class_="sx-chart-axis", fill="none", stroke=RULE)
+        yield text_at(mark.name, left, top, "sx-count", TEXT, text_anchor=anchor)
