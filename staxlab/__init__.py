@@ -11,7 +11,6 @@ from . import errors
 from .api import compile, explain, trace
 from .capture.gates import gate
 from .compilation import Compilation
-from .derivatives import hvp, jvp
 from .errors import (
     BuildError,
     CaptureError,
@@ -60,12 +59,15 @@ __all__ = [
 ]
 
 
+_LOADED_LATER = {"hvp": ".derivatives", "jvp": ".derivatives", "register_lowering": ".loops.lowering"}
+
+
 def __getattr__(name: str):
     # `measure`, `learn` and `view` load when first touched; `register_lowering` pulls in the lowering rules.
     import importlib
 
     if name in ("measure", "learn", "view"):
         return importlib.import_module(f".{name}", __name__)
-    if name == "register_lowering":
-        return importlib.import_module(".loops.lowering", __name__).register_lowering
+    if name in _LOADED_LATER:
+        return getattr(importlib.import_module(_LOADED_LATER[name], __name__), name)
     raise AttributeError(f"module 'staxlab' has no attribute {name!r}")

@@ -21,9 +21,6 @@ from typing import Any
 
 import torch
 
-from .autodiff.runtime import TrainingRegion, every_operation_counts
-from .autodiff.second_order import gradient_program
-from .autodiff.split import prune_tangents
 from .capture.autograd import autograd_obstacle
 from .capture.module import GraphModule, Interpreter
 from .capture.values import memory_obstacle
@@ -335,6 +332,10 @@ def _executor(compilation: Compilation, warned: dict | None) -> Callable[[list[t
     forward = _half_executor(compilation)
     if compilation.partition is None or compilation.fallback or forward is None:
         return forward
+    from .autodiff.runtime import TrainingRegion
+    from .autodiff.second_order import gradient_program
+    from .autodiff.split import prune_tangents
+
     second = _second_order(compilation, warned) if compilation.options.double_backward else None
     return TrainingRegion(
         compilation.joint,
@@ -350,6 +351,9 @@ def _executor(compilation: Compilation, warned: dict | None) -> Callable[[list[t
 def _second_order(compilation: Compilation, warned: dict | None) -> Callable[..., tuple[Any, ...]]:
     """The gradients of a region as a region of their own, traced and compiled when they are first differentiated, once
     for each layout, choice of inputs that require grad, and pattern of undefined upstream gradients."""
+    from .autodiff.runtime import every_operation_counts
+    from .autodiff.second_order import gradient_program
+
     joint = compilation.joint.undecomposed
     differentiable = [k for k, tangent in enumerate(joint.tangents) if tangent is not None]
     found: dict[Any, tuple[Compilation, tuple[int, ...]]] = {}
@@ -389,7 +393,7 @@ def compile_backward(
     ``undefined`` are the numbers of forward outputs to which no upstream gradient comes; the result is kept in
     ``compilation.backwards`` under them. Failures are treated as those of :func:`compile_region`.
     """
-    from .autodiff.split import only_gradients
+    from .autodiff.split import only_gradients, prune_tangents
 
     half = Compilation(f"{compilation.name}, backward", compilation.target, compilation.options, compilation.device)
     graph, places = only_gradients(prune_tangents(compilation.partition, undefined))
