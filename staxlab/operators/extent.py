@@ -166,11 +166,16 @@ def _by_dimensions(outer: Window, inner: Window, offset: int) -> tuple[ViewStep,
     return tuple(steps) or (ViewStep(aten.alias.default, ()),)
 
 
+def memory_order(shape: Sequence[int], stride: Sequence[int]) -> list[int]:
+    """The dimensions from the one with the largest steps to the one with the smallest."""
+    return sorted(range(len(shape)), key=lambda d: (-stride[d], shape[d] == 1))
+
+
 def _by_position(outer: Window, inner: Window, offset: int) -> tuple[ViewStep, ...] | None:
     """A window on the elements of a tensor without gaps, laid out in a row."""
     if not _is_dense(outer):
         return None
-    order = sorted(range(len(outer.shape)), key=lambda d: (-outer.stride[d], outer.shape[d] == 1))
+    order = memory_order(outer.shape, outer.stride)
     steps = [ViewStep(aten.permute.default, (order,))] if order != sorted(order) else []
     steps.append(ViewStep(aten.view.default, ([outer.numel],)))
     wide = [k for k, n in enumerate(inner.shape) if n > 1]

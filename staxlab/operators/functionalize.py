@@ -25,7 +25,7 @@ import torch
 
 from ..capture.graph import Node
 from .basis import complete_arguments, is_random, written_arguments
-from .extent import apart, contains, is_injective, route
+from .extent import apart, contains, is_injective, memory_order, route
 from .scatter import INVERSES, NotCovered, scatter
 from .structure import flatten, rebuild
 from .tensors import Entry, Home, Memory, Owner, ViewStep, Window, distance, storage_key
@@ -91,12 +91,12 @@ _TWINS = {
 _IN_MEMORY_ORDER = frozenset("bernoulli_ uniform_ exponential_ random_ geometric_ cauchy_ log_normal_".split())
 
 
-def _memory_order(func: Any, tensors: list[Tensor]) -> list[int] | None:
+def _drawing_order(func: Any, tensors: list[Tensor]) -> list[int] | None:
     """The order of dimensions in which a random operator's one tensor is contiguous, where it draws in that order."""
     if len(tensors) != 1 or func._opname not in _IN_MEMORY_ORDER or tensors[0].device.type != "cpu":
         return None
     (tensor,) = tensors
-    order = sorted(range(tensor.dim()), key=lambda d: (-tensor.stride(d), tensor.shape[d] == 1))
+    order = memory_order(tensor.shape, tensor.stride())
     return order if tensor.permute(order).is_contiguous() else None
 
 
@@ -148,7 +148,7 @@ class Functionalizer:
         tensors = [x for x in flatten((args, kwargs)) if isinstance(x, Tensor)]
         order = None
         if is_random(func) and not all(x.is_contiguous() for x in tensors):
-            order = _memory_order(func, tensors)
+            order = _drawing_order(func, tensors)
             if order is None:
                 why = "the order in which it draws random numbers follows a layout that a copy may not have"
                 raise NotCovered(why, "random-layout")
