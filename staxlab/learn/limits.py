@@ -4,8 +4,10 @@ A student's function may loop forever, recurse without end, raise anything or ca
 the checker, and the reason must reach the student together with the input that caused it.
 
 The call runs in a thread of its own. When time is up the thread gets an exception raised inside it, which ends any
-loop written in Python; a function that swallows even that, or sits in a long library call, is left behind and the
-checker goes on. (A signal would be simpler and works only in the main thread of a Unix process.) This protects
+loop written in Python. One may not be enough: Python drops an exception that arrives inside a callback of the garbage
+collector or a ``__del__``, and a loop that fills memory spends much of its time there. So it is raised again until
+the thread has ended. A function that still runs after a grace period (it swallows everything, or sits in a long
+library call) no longer holds up the checker, and goes on being interrupted behind it. (A signal would be simpler and works only in the main thread of a Unix process.) This protects
 against accidents. It is no sandbox: the code runs with the rights of the student's own process, which is where
 formative checking belongs.
 """
@@ -20,11 +22,12 @@ import time
 import traceback
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from itertools import islice
+from itertools import count, islice
 from typing import Any
 
 DEFAULT_SECONDS = 2.0
 GRACE_SECONDS = 0.5
+PAUSE_SECONDS = 0.02  # between two exceptions: long enough for one to unwind the function before the next arrives
 
 
 class TimeLimitExceeded(BaseException):
@@ -85,10 +88,9 @@ def call(function: Callable[..., Any], *args: Any, seconds: float = DEFAULT_SECO
     try:
         thread.join(seconds)
         if thread.is_alive() and not result:
-            _raise_inside(thread)
-            thread.join(GRACE_SECONDS)
+            _end(thread)
     except KeyboardInterrupt:
-        _raise_inside(thread)
+        _end(thread)
         raise
     return result[0] if result else Outcome(timed_out=True, limit=seconds, elapsed=time.perf_counter() - start)
 
@@ -111,9 +113,25 @@ def collect(
     return call(gather, seconds=seconds)
 
 
-def _raise_inside(thread: threading.Thread) -> None:
-    if thread.ident is not None:
-        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident), ctypes.py_object(TimeLimitExceeded))
+def _end(thread: threading.Thread) -> None:
+    """Interrupt ``thread`` until it has ended; after the grace period, from a thread of its own."""
+    if not _interrupt(thread, PAUSE_SECONDS, rounds=round(GRACE_SECONDS / PAUSE_SECONDS)):
+        threading.Thread(
+            target=_interrupt, args=(thread, GRACE_SECONDS), name="staxlab-interrupts", daemon=True
+        ).start()
+
+
+def _interrupt(thread: threading.Thread, pause: float, rounds: int | None = None) -> bool:
+    """Raise TimeLimitExceeded in ``thread`` every ``pause`` seconds; whether it ended within ``rounds`` of them."""
+    for _ in count() if rounds is None else range(rounds):
+        if thread.ident is not None and thread.is_alive():
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(
+                ctypes.c_ulong(thread.ident), ctypes.py_object(TimeLimitExceeded)
+            )
+            thread.join(pause)
+        if not thread.is_alive():
+            return True
+    return False
 
 
 def describe_error(error: BaseException) -> str:

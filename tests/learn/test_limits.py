@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import sys
 import threading
@@ -56,7 +57,33 @@ def loops_and_swallows_exceptions():
             pass
 
 
-@pytest.mark.parametrize("function", [loops, loops_and_swallows_exceptions])
+def loops_where_exceptions_are_dropped():
+    """Ends only at the sixth exception: as in a callback of the garbage collector, those before it go nowhere."""
+    for _ in range(5):
+        try:
+            while True:
+                time.sleep(0.001)
+        except BaseException:
+            pass
+    while True:
+        pass
+
+
+def loops_beyond_the_grace_period():
+    end = time.perf_counter() + limits.GRACE_SECONDS + 0.1
+    while time.perf_counter() < end:
+        try:
+            time.sleep(0.001)
+        except BaseException:
+            pass
+    while True:
+        pass
+
+
+@pytest.mark.parametrize(
+    "function",
+    [loops, loops_and_swallows_exceptions, loops_where_exceptions_are_dropped, loops_beyond_the_grace_period],
+)
 def test_an_endless_loop_is_ended(function):
     before = threading.active_count()
     outcome = limits.call(function, seconds=0.1)
@@ -66,6 +93,33 @@ def test_an_endless_loop_is_ended(function):
             break
         time.sleep(0.01)
     assert threading.active_count() <= before, "the loop goes on in the background"
+
+
+def test_an_endless_loop_that_keeps_the_garbage_collector_busy_is_ended(monkeypatch):
+    """Exceptions arrive inside the collector's callbacks, where Python drops them (and reports them as unraisable)."""
+    dropped = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda info: dropped.append(info.exc_type))
+
+    def slow_callback(phase, info):
+        sum(range(2000))
+
+    def fills_memory():
+        kept = []
+        while True:
+            kept.append([kept])
+
+    before = threading.active_count()
+    gc.callbacks.append(slow_callback)
+    try:
+        outcome = limits.call(fills_memory, seconds=0.1)
+        for _ in range(200):
+            if threading.active_count() <= before:
+                break
+            time.sleep(0.01)
+    finally:
+        gc.callbacks.remove(slow_callback)
+    assert outcome.timed_out and threading.active_count() <= before
+    assert set(dropped) <= {limits.TimeLimitExceeded}
 
 
 def test_a_function_that_cannot_be_interrupted_is_left_behind():
