@@ -147,7 +147,10 @@ class _WrapperWriter:
             self.extern(node)
         else:
             for buffer in node.buffers:
-                self.allocate(buffer, node.origins)
+                if node.base is not None:  # it takes over the memory of what it adds to
+                    self.writer.emit(f"{self.name(buffer)} = {self.name(node.base)}", node.origins)
+                else:
+                    self.allocate(buffer, node.origins)
             if not node.is_empty and not kernel.launch.get("skip"):
                 self.launch(node, kernel)
         dead = sorted(b for b, last in self.schedule.last_reader.items() if last == position and b not in self.inputs)

@@ -16,7 +16,7 @@ import torch
 
 from ..provenance import NO_ORIGINS, Origins
 from .expressions import Expr, Symbol
-from .ir import ComputedBuffer, Pointwise
+from .ir import ComputedBuffer, Pointwise, Reduction, Scan, Scatter
 from .ops import OPERATIONS, Ops, compute_dtype, result_dtype
 
 
@@ -33,6 +33,7 @@ class Statement:
     * ``masked``      args ``(condition id, Block, other constant)``: the block's statements take effect only where the
       condition holds; the block may refer to ids outside it
     * ``indirect``    args ``(id, Expr size, check, Symbol)``: defines the symbol used by later subscripts
+    * ``merged``      args ``()``: what the loops around an epilogue have summed (only in epilogues)
     """
 
     id: int
@@ -83,12 +84,18 @@ class LoopBody:
 
     ``result`` is the id of the value stored, or merged into the accumulator of a reduction. ``empty`` loops (an extent
     of 0) are for the schedule to handle: symbols always have at least one value here.
+
+    A scan's axis is its one reduction index. A scatter's body says where its result goes: ``target``, a storage
+    subscript that may hold symbols defined by ``indirect`` statements. A template's result is the product of its two
+    operands, and its ``epilogue`` (over ``indices`` alone) makes what is stored from the sum of the products.
     """
 
     indices: tuple[Symbol, ...]
     reduction_indices: tuple[Symbol, ...]
     statements: tuple[Statement, ...]
     result: int
+    target: Expr | None = None
+    epilogue: LoopBody | None = None
 
     @property
     def symbols(self) -> tuple[Symbol, ...]:
@@ -96,11 +103,14 @@ class LoopBody:
 
     @property
     def origins(self) -> Origins:
-        return frozenset().union(*(s.origins for s in self.all_statements()))
+        own = frozenset().union(*(s.origins for s in self.all_statements()))
+        return own | self.epilogue.origins if self.epilogue is not None else own
 
     @property
     def may_fail(self) -> bool:
         """Whether a subscript read at run time is checked, and one out of range raises."""
+        if self.epilogue is not None and self.epilogue.may_fail:
+            return True
         return any(s.operation == "indirect" and s.args[2] for s in self.all_statements())
 
     def all_statements(self) -> list[Statement]:
@@ -129,7 +139,7 @@ class LoopBody:
             for s in self.all_statements()
             if s.operation == "load"
         ]
-        return tuple(dict.fromkeys(accesses))
+        return tuple(dict.fromkeys((*accesses, *(self.epilogue.reads() if self.epilogue is not None else ()))))
 
     def operation_count(self) -> int:
         """Arithmetic cost of one iteration in floating-point operations (the counting interpretation)."""
@@ -152,14 +162,24 @@ class LoopBody:
                 changed.append(replace(s, args=args))
             return tuple(changed)
 
-        return LoopBody(indices, reduction_indices, change(self.statements), self.result)
+        target = None if self.target is None else self.target.substitute(values)
+        epilogue = None if self.epilogue is None else self.epilogue.substitute(values, indices, ())
+        return LoopBody(indices, reduction_indices, change(self.statements), self.result, target, epilogue)
 
-    def replay(self, ops: Ops) -> Any:
-        """Run the body under another handler; returns the handler's value of the result."""
-        return self.replay_statements(ops)[self.result]
+    def replay(self, ops: Ops, merged: Any = None) -> Any:
+        """Run the body under another handler; returns the handler's value of the result. An epilogue is given the
+        handler's value of what was ``merged``."""
+        return self.replay_statements(ops, merged)[0][self.result]
 
-    def replay_statements(self, ops: Ops) -> dict[int, Any]:
-        """As :meth:`replay`, returning the handler's value of every top-level statement by id."""
+    def replay_target(self, ops: Ops) -> tuple[Expr, Any]:
+        """As :meth:`replay` for a scatter: where the result goes, in the handler's own symbols, and the result."""
+        env, symbols = self.replay_statements(ops)
+        assert self.target is not None
+        return self.target.substitute(symbols), env[self.result]
+
+    def replay_statements(self, ops: Ops, merged: Any = None) -> tuple[dict[int, Any], dict[Symbol, Expr]]:
+        """As :meth:`replay`, returning the handler's value of every statement by id, and the subscripts it made of
+        those read at run time."""
         env: dict[int, Any] = {}
         symbols: dict[Symbol, Expr] = {}
 
@@ -185,11 +205,13 @@ class LoopBody:
                 elif s.operation == "indirect":
                     value, size, check, symbol = s.args
                     symbols[symbol] = handler.indirect(env[value], size.substitute(symbols), check=check)
+                elif s.operation == "merged":
+                    env[s.id] = merged
                 else:
                     env[s.id] = handler.apply(s.operation, *(env[a] for a in s.args))
 
         run(self.statements, ops)
-        return env
+        return env, symbols
 
 
 @dataclass(frozen=True)
@@ -287,6 +309,10 @@ class _Recorder(Ops):
         self._emit("indirect", (value.id, size, check, symbol), torch.int64, key=object())
         return Expr.of(symbol)
 
+    def merged(self, dtype: torch.dtype) -> _Value:
+        """What the loops around an epilogue have summed, a value of ``dtype``."""
+        return self._emit("merged", (), dtype)
+
     def apply(self, operation: str, *operands: _Value) -> _Value:
         rule = OPERATIONS[operation]
         compared = operands[1:] if operation == "where" else operands
@@ -300,21 +326,62 @@ class _Recorder(Ops):
 def record(buffer: ComputedBuffer, dtypes: Mapping[str, torch.dtype]) -> LoopBody:
     """Write down a buffer's compute function. ``dtypes`` maps buffer names to stored dtypes.
 
-    Indices are called ``i0, i1, ...`` and reduction indices ``r0, r1, ...``, outermost first.
+    Indices are called ``i0, i1, ...`` and reduction indices (a scan's axis, the summed one of a template)
+    ``r0, r1, ...``, outermost first.
     """
     data = buffer.data
-    indices = tuple(Symbol(f"i{k}", 0, max(n - 1, 0)) for k, n in enumerate(data.ranges))
     recorder = _Recorder(dtypes)
+    if isinstance(data, Scan):
+        return _checked(buffer, _record_scan(data, recorder), recorder, data.accumulate_dtype)
+    indices = tuple(Symbol(f"i{k}", 0, max(n - 1, 0)) for k, n in enumerate(data.ranges))
+    subscript = tuple(Expr.of(s) for s in indices)
     if isinstance(data, Pointwise):
-        reduction_indices: tuple[Symbol, ...] = ()
-        result = data.compute(recorder, tuple(Expr.of(s) for s in indices))
-        stored = compute_dtype(data.dtype)
-    else:
-        reduction_indices = tuple(Symbol(f"r{k}", 0, max(n - 1, 0)) for k, n in enumerate(data.reduction_ranges))
-        result = data.compute(
-            recorder, tuple(Expr.of(s) for s in indices), tuple(Expr.of(s) for s in reduction_indices)
-        )
-        stored = data.accumulate_dtype
-    if result.dtype != stored:
-        raise TypeError(f"{buffer.name}: the compute function yields {result.dtype}, the node declares {stored}")
+        result = data.compute(recorder, subscript)
+        return _checked(buffer, (indices, (), result), recorder, compute_dtype(data.dtype))
+    if isinstance(data, Scatter):
+        position, result = data.compute(recorder, subscript)
+        body = _checked(buffer, (indices, (), result), recorder, compute_dtype(data.dtype))
+        return replace(body, target=buffer.layout.address(position))
+    extents = data.reduction_ranges if isinstance(data, Reduction) else (data.depth,)
+    reduction_indices = tuple(Symbol(f"r{k}", 0, max(n - 1, 0)) for k, n in enumerate(extents))
+    inner = tuple(Expr.of(s) for s in reduction_indices)
+    if isinstance(data, Reduction):
+        result = data.compute(recorder, subscript, inner)
+        return _checked(buffer, (indices, reduction_indices, result), recorder, data.accumulate_dtype)
+    left = data.left(recorder, (*subscript[:-1], *inner))
+    right = data.right(recorder, (*subscript[:-2], *inner, subscript[-1]))
+    result = recorder.apply("mul", left, right)
+    body = _checked(buffer, (indices, reduction_indices, result), recorder, data.accumulate_dtype)
+    after = _Recorder(dtypes)
+    result = data.epilogue(after, subscript, after.merged(data.accumulate_dtype))
+    return replace(body, epilogue=_checked(buffer, (indices, (), result), after, compute_dtype(data.dtype)))
+
+
+def _record_scan(data: Scan, recorder: _Recorder) -> tuple[tuple[Symbol, ...], tuple[Symbol, ...], _Value]:
+    outer = [d for d in range(len(data.ranges)) if d != data.axis]
+    symbols = {d: Symbol(f"i{k}", 0, max(data.ranges[d] - 1, 0)) for k, d in enumerate(outer)}
+    axis = symbols[data.axis] = Symbol("r0", 0, max(data.ranges[data.axis] - 1, 0))
+    result = data.compute(recorder, tuple(Expr.of(symbols[d]) for d in range(len(data.ranges))))
+    return tuple(symbols[d] for d in outer), (axis,), result
+
+
+def _checked(
+    buffer: ComputedBuffer,
+    recorded: tuple[tuple[Symbol, ...], tuple[Symbol, ...], _Value],
+    recorder: _Recorder,
+    declared: torch.dtype,
+) -> LoopBody:
+    indices, reduction_indices, result = recorded
+    if result.dtype != declared:
+        raise TypeError(f"{buffer.name}: the compute function yields {result.dtype}, the node declares {declared}")
     return LoopBody(indices, reduction_indices, tuple(recorder.scopes[0]), result.id)
+
+
+def store_index(buffer: ComputedBuffer, body: LoopBody) -> Expr:
+    """The storage subscript that a buffer's recorded body stores its result at."""
+    if body.target is not None:
+        return body.target
+    subscript = [Expr.of(s) for s in body.indices]
+    if isinstance(buffer.data, Scan):
+        subscript.insert(buffer.data.axis, Expr.of(body.reduction_indices[0]))
+    return buffer.layout.address(tuple(subscript))

@@ -11,7 +11,18 @@ import torch
 
 from ..provenance import CodeWriter, Line, source_of
 from .body import LoopBody, Statement, record
-from .ir import BufferArgument, ComputedBuffer, ExternBuffer, LoopProgram, Reduction
+from .ir import (
+    BufferArgument,
+    Computed,
+    ComputedBuffer,
+    ExternBuffer,
+    LoopProgram,
+    Pointwise,
+    Reduction,
+    Scan,
+    Scatter,
+    Template,
+)
 
 
 def dtype_name(dtype: torch.dtype) -> str:
@@ -32,6 +43,8 @@ def statement_text(statement: Statement) -> str:
         text = f"to_dtype(tmp{args[0]}, {dtype_name(args[1])})"
     elif name == "masked":
         text = f"tmp{args[1].result} if tmp{args[0]} else {args[2]!r}"
+    elif name == "merged":
+        text = "what was merged"
     elif name == "indirect":
         checked = ", checked" if args[2] else ""
         return f"{args[3]} = subscript tmp{args[0]} within {args[1]}{checked}"
@@ -84,16 +97,41 @@ def _computed_lines(writer: CodeWriter, buffer: ComputedBuffer, body: LoopBody) 
     data = buffer.data
     writer.emit(f"{buffer.name}: {buffer.layout}", buffer.origins)
     with writer.indent():
-        loops = _loops(body.indices, data.ranges)
-        if isinstance(data, Reduction):
-            merged = _loops(body.reduction_indices, data.reduction_ranges)
-            accumulator = dtype_name(data.accumulate_dtype)
-            writer.emit(f"for {loops}: {data.kind} over {merged} in {accumulator}", buffer.origins)
-        else:
-            writer.emit(f"for {loops}:", buffer.origins)
+        writer.emit(f"for {_heading(data, body)}:", buffer.origins)
         with writer.indent():
             writer.extend(body_lines(body))
-            writer.emit(f"{'merge' if isinstance(data, Reduction) else 'yield'} tmp{body.result}", buffer.origins)
+            if isinstance(data, Pointwise):
+                last = f"yield tmp{body.result}"
+            elif isinstance(data, Scatter):
+                verb = "store" if data.kind == "store" else "merge"
+                last = f"{verb} tmp{body.result} into {data.base}[{body.target}]"
+            else:
+                last = f"merge tmp{body.result}"
+            writer.emit(last, buffer.origins)
+        if body.epilogue is not None:
+            writer.emit("then:", buffer.origins)
+            with writer.indent():
+                writer.extend(body_lines(body.epilogue))
+                writer.emit(f"yield tmp{body.epilogue.result}", buffer.origins)
+
+
+def _heading(data: Computed, body: LoopBody) -> str:
+    """The loops of a node, and what is merged over which of them in which dtype."""
+    if isinstance(data, Scan):
+        outer = data.ranges[: data.axis] + data.ranges[data.axis + 1 :]
+        along = _loops(body.reduction_indices, (data.ranges[data.axis],))
+        loops = _loops(body.indices, outer)
+        return f"{loops}: {data.kind} of prefixes over {along} in {dtype_name(data.accumulate_dtype)}"
+    loops = _loops(body.indices, data.ranges)
+    if isinstance(data, Reduction):
+        merged = _loops(body.reduction_indices, data.reduction_ranges)
+        return f"{loops}: {data.kind} over {merged} in {dtype_name(data.accumulate_dtype)}"
+    if isinstance(data, Template):
+        merged = _loops(body.reduction_indices, (data.depth,))
+        return f"{loops}: matrix product over {merged} in {dtype_name(data.accumulate_dtype)}"
+    if isinstance(data, Scatter):
+        return f"{loops}: scatter by {data.kind}"
+    return loops
 
 
 def _loops(symbols: tuple, extents: tuple[int, ...]) -> str:

@@ -1,8 +1,10 @@
 """The loop-level intermediate representation: tensors as functions from subscripts to values (Sections 6.3 and 6.4).
 
-A value that exists in memory is a *buffer*; a value that does not is only a compute function its users call. Three
-kinds of node say how a buffer's elements come to be (Definition 6.1): :class:`Pointwise`, :class:`Reduction` and
-:class:`Extern` (PyTorch runs the operator: a library call, or the fallback for what has no lowering).
+A value that exists in memory is a *buffer*; a value that does not is only a compute function its users call. Six kinds
+of node say how a buffer's elements come to be (Definition 6.1 and what Table 6.1 adds to it): :class:`Pointwise`,
+:class:`Reduction`, :class:`Scan` (all prefixes of a reduction), :class:`Scatter` (elements written at subscripts read
+from data), :class:`Template` (loops laid out by hand around compute functions) and :class:`Extern` (PyTorch runs the
+operator: a library call, or the fallback for what has no lowering).
 """
 
 from __future__ import annotations
@@ -24,6 +26,14 @@ Index = tuple[Expr, ...]
 # the smallest integer of the dtype; argmax and argmin merge (value, index) pairs, the smaller index winning ties, and
 # NaN counting as the extreme value, as torch has it.
 REDUCTIONS = ("sum", "prod", "amax", "amin", "any", "all", "argmax", "argmin")
+
+# The merge operations of scans. amax and amin keep the later of equal elements and, once a NaN has come, NaN: the rule
+# of cummax and cummin, whose positions argmax and argmin give. logaddexp is log(exp(a) + exp(b)) without overflow.
+SCANS = ("sum", "prod", "amax", "amin", "argmax", "argmin", "logaddexp")
+
+# How a scatter combines an element with what is there: replace it (the last one in the order of the loops stays), or
+# merge the two.
+SCATTERS = ("store", "sum", "prod", "amax", "amin")
 
 
 @dataclass(frozen=True)
@@ -105,6 +115,65 @@ class Reduction:
 
 
 @dataclass(frozen=True)
+class Scan:
+    """``value(i) = merge over r <= i[axis] of compute(ops, i with r in place of i[axis])``: the prefixes of a
+    reduction along ``axis`` of the box ``ranges``, merged in order of the axis. ``kind`` is one of :data:`SCANS`; the
+    compute function takes a whole subscript and yields a value of ``accumulate_dtype``. For argmax and argmin that is
+    the compared value, and what is stored (``dtype`` int64) is a position along the axis."""
+
+    ranges: tuple[int, ...]
+    axis: int
+    kind: str
+    dtype: torch.dtype
+    accumulate_dtype: torch.dtype
+    compute: Callable[[Ops, Index], Any]
+    origins: Origins = NO_ORIGINS
+
+
+@dataclass(frozen=True)
+class Scatter:
+    """``value(t)``, in place of what the buffer ``base`` holds, combined in the order of the loops with the elements
+    that the box ``ranges`` sends to t. ``compute(ops, i)`` yields ``(t, element)``: the subscript in the result, whose
+    components may be read from data (``ops.indirect``), and a value of ``compute_dtype(dtype)``. ``kind`` is one of
+    :data:`SCATTERS`.
+
+    The buffer takes over the memory of ``base``, which nobody else may read: it is made for this scatter. So a scatter
+    is two loops, one that says what stands where nothing is written and one that writes.
+    """
+
+    ranges: tuple[int, ...]
+    base: str
+    kind: str
+    dtype: torch.dtype
+    compute: Callable[[Ops, Index], tuple[Index, Any]]
+    origins: Origins = NO_ORIGINS
+
+
+@dataclass(frozen=True)
+class Template:
+    """A product of matrices with holes for what surrounds it: ``value(b, i, j) = epilogue(ops, (b, i, j), sum over k of
+    left(ops, (b, i, k)) * right(ops, (b, k, j)))``, b any number of batch subscripts.
+
+    ``ranges`` is ``(*batch, rows, columns)`` and ``depth`` the extent of k. The loops around the holes are laid out by
+    hand (blocks of rows and columns in registers), which no rule derives from the sum; what fills them is composed as
+    everywhere: ``left`` and ``right`` are loaders with whatever was inlined into them, of ``accumulate_dtype``; the
+    ``epilogue`` yields a value of ``compute_dtype(dtype)``.
+    """
+
+    ranges: tuple[int, ...]
+    depth: int
+    dtype: torch.dtype
+    accumulate_dtype: torch.dtype
+    left: Callable[[Ops, Index], Any]
+    right: Callable[[Ops, Index], Any]
+    epilogue: Callable[[Ops, Index, Any], Any]
+    origins: Origins = NO_ORIGINS
+
+
+Computed = Pointwise | Reduction | Scan | Scatter | Template
+
+
+@dataclass(frozen=True)
 class BufferArgument:
     """Stands for a tensor in an extern call's arguments: a view (``layout``) of the storage of buffer ``name``."""
 
@@ -116,8 +185,8 @@ class BufferArgument:
 class Extern:
     """An operator PyTorch runs as it is. ``args``/``kwargs`` hold :class:`BufferArgument` where tensors go.
 
-    ``reason`` is "library" for operators that PyTorch's own routine computes on purpose (matmul, convolution, sort,
-    cumsum), because no generated loop would do it better, and "fallback" for those that no lowering rule covers, which
+    ``reason`` is "library" for operators that PyTorch's own routine computes on purpose (matmul, convolution, sort),
+    because no generated loop would do it better, and "fallback" for those that no lowering rule covers, which
     strict mode refuses; ``cause`` then says why none does. ``location`` is the user's line.
     """
 
@@ -141,11 +210,11 @@ class InputBuffer:
 
 @dataclass(frozen=True)
 class ComputedBuffer:
-    """A block of memory filled by a Pointwise or Reduction."""
+    """A block of memory filled by generated loops."""
 
     name: str
     layout: Layout
-    data: Pointwise | Reduction
+    data: Computed
     origins: Origins = NO_ORIGINS
 
 

@@ -28,12 +28,19 @@ class NormalLoops:
 
 
 def normalize(
-    body: LoopBody, ranges: tuple[int, ...], reduction_ranges: tuple[int, ...], store: Expr, *, ordered: bool = False
+    body: LoopBody,
+    ranges: tuple[int, ...],
+    reduction_ranges: tuple[int, ...],
+    store: Expr,
+    *,
+    ordered: bool = False,
+    outer_ordered: bool = False,
 ) -> NormalLoops:
     """Normalise a body whose loops are all non-empty. ``ordered`` keeps the order of the reduction loops (argmax and
-    argmin store a row-major position, so theirs may be merged but not exchanged)."""
+    argmin store a row-major position, so theirs may be merged but not exchanged), ``outer_ordered`` that of the others
+    (a scatter may send several iterations to one element)."""
     state = _drop_unit_loops(NormalLoops(body, ranges, reduction_ranges, store))
-    state = _reorder(state, ordered)
+    state = _reorder(state, ordered, outer_ordered)
     state = _merge(state)
     return _rename(state)
 
@@ -73,11 +80,11 @@ def _drop_unit_loops(state: NormalLoops) -> NormalLoops:
     return _change(state, gone, [p for p in outer if p[1] != 1], [p for p in inner if p[1] != 1])
 
 
-def _reorder(state: NormalLoops, ordered: bool) -> NormalLoops:
+def _reorder(state: NormalLoops, ordered: bool, outer_ordered: bool) -> NormalLoops:
     """Largest stride outermost: of the store for pointwise loops (so that memory is written in order), of the loads
     for reduction loops. Ties and subscripts that are not affine leave the given order."""
     outer, inner = _loops(state)
-    new_outer = sorted(outer, key=lambda pair: -_stride(pair[0], (state.store,)))
+    new_outer = outer if outer_ordered else sorted(outer, key=lambda pair: -_stride(pair[0], (state.store,)))
     new_inner = inner if ordered else [inner[d] for d in reduction_order(state.body)]
     return _change(state, {}, new_outer, new_inner) if (new_outer, new_inner) != (outer, inner) else state
 

@@ -18,7 +18,18 @@ import torch
 from ..errors import LoweringError
 from .body import LoopBody, record
 from .expressions import Expr, Symbol
-from .ir import BufferArgument, ComputedBuffer, ExternBuffer, Layout, LoopProgram, Reduction
+from .ir import (
+    BufferArgument,
+    ComputedBuffer,
+    ExternBuffer,
+    Layout,
+    LoopProgram,
+    Pointwise,
+    Reduction,
+    Scan,
+    Scatter,
+    Template,
+)
 from .ops import Ops, compute_dtype
 
 _FUNCTIONS: dict[str, Callable[..., torch.Tensor]] = {
@@ -54,12 +65,12 @@ class Evaluator(Ops):
         self.condition: torch.Tensor | None = None
         self.is_empty = any(isinstance(value, torch.Tensor) and not value.numel() for value in symbols.values())
 
-    def _subscript(self, expression: Expr) -> torch.Tensor:
+    def subscript(self, expression: Expr) -> torch.Tensor:
         return torch.as_tensor(expression.evaluate(self.symbols), dtype=torch.int64)
 
     def load(self, buffer: str, index: Expr) -> torch.Tensor:
         storage = self.storages[buffer]
-        position = self._subscript(index)
+        position = self.subscript(index)
         if self.condition is not None:
             position = torch.where(self.condition, position, 0)
         if storage.numel() == 0 or self.is_empty:  # a subscript of no point may lie anywhere
@@ -70,7 +81,7 @@ class Evaluator(Ops):
         return torch.tensor(value, dtype=compute_dtype(dtype))
 
     def index_value(self, expression: Expr, dtype: torch.dtype) -> torch.Tensor:
-        return self._subscript(expression).to(compute_dtype(dtype))
+        return self.subscript(expression).to(compute_dtype(dtype))
 
     def to_dtype(self, value: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
         return value.to(dtype).to(compute_dtype(dtype))
@@ -83,7 +94,7 @@ class Evaluator(Ops):
         return torch.where(condition, value, torch.tensor(other, dtype=value.dtype))
 
     def indirect(self, value: torch.Tensor, size: Expr, *, check: bool = True) -> Expr:
-        extent = int(self._subscript(size))
+        extent = int(self.subscript(size))
         position = torch.where(value < 0, value + extent, value)
         outside = (position < 0) | (position >= extent)
         if self.condition is not None:
@@ -103,16 +114,21 @@ def evaluate_body(
     ranges: tuple[int, ...],
     storages: Mapping[str, torch.Tensor],
     reduction_ranges: tuple[int, ...] = (),
+    merged: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """The value of a body at every point: a tensor of shape ``ranges + reduction_ranges``."""
+    """The value of a body at every point: a tensor of shape ``ranges + reduction_ranges``. An epilogue is given what
+    was ``merged``."""
     extents = ranges + reduction_ranges
+    return body.replay(_evaluator(body, extents, storages), merged).expand(extents)
+
+
+def _evaluator(body: LoopBody, extents: tuple[int, ...], storages: Mapping[str, torch.Tensor]) -> Evaluator:
     symbols: dict[str, torch.Tensor | int] = {}
     for axis, (symbol, extent) in enumerate(zip(body.symbols, extents, strict=True)):
         shape = [1] * len(extents)
         shape[axis] = extent
         symbols[symbol.name] = torch.arange(extent).reshape(shape)
-    value = body.replay(Evaluator(storages, symbols))
-    return value.expand(extents)
+    return Evaluator(storages, symbols)
 
 
 def fold(values: torch.Tensor, reduction: str, merged_axes: int, dtype: torch.dtype) -> torch.Tensor:
@@ -133,6 +149,47 @@ def fold(values: torch.Tensor, reduction: str, merged_axes: int, dtype: torch.dt
     for position in range(length):
         accumulator = merge(accumulator, flat[..., position])
     return accumulator
+
+
+def prefixes(values: torch.Tensor, scan: str) -> torch.Tensor:
+    """All prefixes along the last axis, merged in its order. O(axis) steps over vectors of the outer size. A scan's
+    first element is its first prefix: no neutral element takes part."""
+    found: list[torch.Tensor] = []
+    positions: list[torch.Tensor] = []
+    for position, element in enumerate(values.unbind(-1)):
+        here = torch.full(element.shape, position)
+        if not found:
+            found.append(element)
+            positions.append(here)
+            continue
+        before = found[-1]
+        if scan in ("sum", "prod"):
+            found.append(before + element if scan == "sum" else before * element)
+        elif scan == "logaddexp":
+            found.append(torch.logaddexp(before, element))
+        else:
+            beats = element >= before if scan in ("amax", "argmax") else element <= before
+            taken = torch.isnan(element) | (beats & ~torch.isnan(before))
+            found.append(torch.where(taken, element, before))
+            positions.append(torch.where(taken, here, positions[-1]))
+    if not found:
+        return values if scan not in ("argmax", "argmin") else values.to(torch.int64)
+    return torch.stack(positions if scan in ("argmax", "argmin") else found, -1)
+
+
+def scattered(base: torch.Tensor, target: torch.Tensor, values: torch.Tensor, scatter: str) -> torch.Tensor:
+    """The flat storage ``base`` after ``values`` went, in order, to the storage subscripts ``target``.
+
+    O(elements) steps: a plain loop, because the order of equal subscripts is what it defines.
+    """
+    storage = base.clone()
+    merge = {
+        "store": lambda old, new: new, "sum": torch.add, "prod": torch.mul, "amax": torch.maximum,
+        "amin": torch.minimum,
+    }[scatter]  # fmt: skip
+    for place, value in zip(target.reshape(-1).tolist(), values.reshape(-1), strict=True):
+        storage[place] = merge(storage[place].to(value.dtype), value)
+    return storage
 
 
 def neutral_element(reduction: str, dtype: torch.dtype) -> bool | int | float:
@@ -194,24 +251,40 @@ def evaluate_buffers(program: LoopProgram, inputs: Mapping[str, torch.Tensor]) -
             result = calls[buffer.call] if buffer.position is None else calls[buffer.call][buffer.position]
             storages[buffer.name] = flat_storage(result, layout)
             continue
-        value = evaluate_computed(buffer, dtypes, storages)
-        storage = torch.zeros(layout.storage_elements, dtype=layout.dtype)
-        view_of(storage, layout).copy_(value.reshape(layout.shape))
-        storages[buffer.name] = storage
+        storages[buffer.name] = evaluate_computed(buffer, dtypes, storages)
     return storages
 
 
 def evaluate_computed(
     buffer: ComputedBuffer, dtypes: Mapping[str, torch.dtype], storages: Mapping[str, torch.Tensor]
 ) -> torch.Tensor:
-    """The elements of one computed buffer, over its ranges, in the dtype it is stored in."""
-    data = buffer.data
+    """The flat storage of one computed buffer."""
+    data, layout = buffer.data, buffer.layout
     body = record(buffer, dtypes)
-    if not isinstance(data, Reduction):
-        return evaluate_body(body, data.ranges, storages).to(data.dtype)
-    values = evaluate_body(body, data.ranges, storages, data.reduction_ranges)
-    merged = fold(values, data.kind, len(data.reduction_ranges), data.accumulate_dtype)
-    return merged.to(data.dtype)
+    if isinstance(data, Scatter):
+        evaluator = _evaluator(body, data.ranges, storages)
+        target, values = body.replay_target(evaluator)
+        places = evaluator.subscript(target).expand(data.ranges)
+        return scattered(storages[data.base], places, values.expand(data.ranges), data.kind)
+    storage = torch.zeros(layout.storage_elements, dtype=layout.dtype)
+    view_of(storage, layout).copy_(_elements(data, body, storages).to(data.dtype))
+    return storage
+
+
+def _elements(data: Any, body: LoopBody, storages: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    """The value at every point of a node's box, before it is stored."""
+    if isinstance(data, Pointwise):
+        return evaluate_body(body, data.ranges, storages)
+    if isinstance(data, Scan):
+        outer = data.ranges[: data.axis] + data.ranges[data.axis + 1 :]
+        values = evaluate_body(body, outer, storages, (data.ranges[data.axis],))
+        return prefixes(values, data.kind).movedim(-1, data.axis)
+    if isinstance(data, Reduction):
+        values = evaluate_body(body, data.ranges, storages, data.reduction_ranges)
+        return fold(values, data.kind, len(data.reduction_ranges), data.accumulate_dtype)
+    assert isinstance(data, Template) and body.epilogue is not None
+    products = evaluate_body(body, data.ranges, storages, (data.depth,))
+    return evaluate_body(body.epilogue, data.ranges, storages, merged=fold(products, "sum", 1, data.accumulate_dtype))
 
 
 def call_extern(buffer: ExternBuffer, storages: Mapping[str, torch.Tensor]) -> Any:

@@ -39,6 +39,9 @@ def _build(schedule: Schedule, kernels: KernelSet, launchers: Mapping[str, Any])
     produced: list[str] = []
     for node in schedule.nodes:
         for name in node.buffers:
+            if node.base is not None:  # the memory passes on, and with it the slot
+                slots[name] = slots[node.base]
+                continue
             slots[name] = len(inputs) + len(produced)
             produced.append(name)
     if len(slots) > native.MOST_SLOTS:
@@ -84,12 +87,13 @@ def _step(
     if node.is_empty or kernel.launch.get("skip") or not 1 <= len(kernel.arguments) <= native.MOST_ARGUMENTS:
         raise Unsuitable(f"{kernel.name} takes {len(kernel.arguments)} arguments")
     address = ctypes.cast(launchers[kernel.name], ctypes.c_void_p).value
-    dead = [slots[name] for name, last in schedule.last_reader.items() if last == position and name in slots]
+    ending = (name for name, last in schedule.last_reader.items() if last == position and name != node.base)
+    dead = [slots[name] for name in ending if name in slots]
     gives = tuple(slot for slot in dead if slot >= len(schedule.inputs) and slot not in returned)
     return (
         address,
         tuple(slots[argument.buffer] for argument in kernel.arguments),
-        tuple(slots[name] for name in node.buffers),
+        tuple(slots[name] for name in node.buffers if node.base is None),
         gives,
         kernel.launch.get("work", 0) >= KEEP_LOCK_BELOW,
     )

@@ -3,7 +3,8 @@
 Lowering hands over buffers in an order in which they can be computed. Scheduling keeps that topological order, drops
 what no output needs, normalises every loop body and records the memory accesses: the compute function, run under the
 recording handler, *is* the list of reads, and the layout of its buffer is the write. Two nodes depend on each other
-exactly when one reads a buffer the other writes (every buffer is written once, so there are only true dependences).
+exactly when one reads a buffer the other writes. Every buffer is written once, so there are only true dependences; a
+scatter, which takes over the memory of its base, is the base's only reader and so comes last there.
 """
 
 from __future__ import annotations
@@ -12,9 +13,22 @@ from dataclasses import replace
 from typing import Any
 
 from ..errors import ScheduleError
-from ..loops.body import MemoryAccess, record
+from ..loops.body import MemoryAccess, record, store_index
 from ..loops.expressions import Expr, Symbol
-from ..loops.ir import BufferArgument, ComputedBuffer, Extern, ExternBuffer, Layout, LoopProgram, Pointwise
+from ..loops.ir import (
+    BufferArgument,
+    Computed,
+    ComputedBuffer,
+    Extern,
+    ExternBuffer,
+    Layout,
+    LoopProgram,
+    Pointwise,
+    Reduction,
+    Scan,
+    Scatter,
+    Template,
+)
 from ..loops.normalize import is_empty, normalize
 from ..operators.basis import has_effect
 from ..options import DeviceSpec, Options
@@ -55,30 +69,50 @@ def schedule(program: LoopProgram, device: DeviceSpec, options: Options) -> Sche
 
 def _computed_node(name: str, buffer: ComputedBuffer, dtypes: dict) -> ScheduleNode:
     data = buffer.data
-    pointwise = isinstance(data, Pointwise)
-    reduction_ranges = () if pointwise else data.reduction_ranges
+    ranges, reduction_ranges = _ranges(data)
     body = record(buffer, dtypes)
-    store = buffer.layout.address(tuple(Expr.of(s) for s in body.indices))
-    ranges = data.ranges
-    if not is_empty(ranges) and not is_empty(reduction_ranges):
-        ordered = not pointwise and data.kind in ("argmax", "argmin")
-        normal = normalize(body, ranges, reduction_ranges, store, ordered=ordered)
-        body, ranges, reduction_ranges, store = normal.body, normal.ranges, normal.reduction_ranges, normal.store
+    store = store_index(buffer, body)
     empty = is_empty(ranges) or is_empty(reduction_ranges)
+    if not empty and not isinstance(data, Template):  # whose loops are laid out already
+        ordered = isinstance(data, Scan) or (isinstance(data, Reduction) and data.kind in ("argmax", "argmin"))
+        normal = normalize(
+            body, ranges, reduction_ranges, store, ordered=ordered, outer_ordered=isinstance(data, Scatter)
+        )
+        body, ranges, reduction_ranges, store = normal.body, normal.ranges, normal.reduction_ranges, normal.store
+    symbols = body.symbols if isinstance(data, Scan) else body.indices
+    written = MemoryAccess(buffer.name, store, symbols)
+    reads = () if empty else body.reads()
+    if isinstance(data, Scatter):
+        reads += (replace(written, buffer=data.base),)
     return ScheduleNode(
         name=name,
-        kind="pointwise" if pointwise else "reduction",
+        kind=_KINDS[type(data)],
         buffers=(buffer.name,),
         origins=buffer.origins | body.origins,
         ranges=ranges,
         reduction_ranges=reduction_ranges,
         body=body,
-        reduction=None if pointwise else data.kind,
-        accumulate_dtype=None if pointwise else data.accumulate_dtype,
+        reduction="sum" if isinstance(data, Template) else getattr(data, "kind", None),
+        accumulate_dtype=getattr(data, "accumulate_dtype", None),
         store_dtype=buffer.layout.dtype,
-        reads=() if empty else body.reads(),
-        writes=() if is_empty(ranges) else (MemoryAccess(buffer.name, store, body.indices),),
+        reads=reads,
+        writes=() if is_empty(ranges) or (empty and isinstance(data, Scan)) else (written,),
+        base=data.base if isinstance(data, Scatter) else None,
     )
+
+
+_KINDS = {
+    Pointwise: "pointwise", Reduction: "reduction", Scan: "scan", Scatter: "scatter", Template: "template",
+}  # fmt: skip
+
+
+def _ranges(data: Computed) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The outer loops and the reduced (or scanned) ones."""
+    if isinstance(data, Reduction):
+        return data.ranges, data.reduction_ranges
+    if isinstance(data, Scan):
+        return data.ranges[: data.axis] + data.ranges[data.axis + 1 :], (data.ranges[data.axis],)
+    return data.ranges, (data.depth,) if isinstance(data, Template) else ()
 
 
 def _whole(name: str, layout: Layout) -> MemoryAccess:

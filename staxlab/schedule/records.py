@@ -21,11 +21,12 @@ from ..provenance import NO_ORIGINS, Origins
 class ScheduleNode:
     """One kernel's worth of work.
 
-    ``kind`` is "pointwise", "reduction" or "extern". For the first two, ``body`` is the normalised loop body over
-    ``ranges`` (outermost first, extents of ``body.indices``) and ``reduction_ranges``; these are authoritative where
-    an extent is 0 (``is_empty``: nothing to do; an empty reduction range: every output is the neutral element).
-    ``writes[0].index`` is the storage subscript at which ``body.result`` (or the merged reduction) is stored into
-    ``buffers[0]``. For an extern node ``extern`` holds the call and ``buffers`` all its results.
+    ``kind`` is "pointwise", "reduction", "scan", "scatter", "template" or "extern". For all but the last, ``body`` is
+    the normalised loop body over ``ranges`` (outermost first, extents of ``body.indices``) and ``reduction_ranges`` (of
+    a scan: its axis); these are authoritative where an extent is 0 (``is_empty``: nothing to do; an empty reduction
+    range: every output is the neutral element). ``writes[0].index`` is the storage subscript at which ``body.result``
+    (or what was merged) is stored into ``buffers[0]``. A scatter finds the contents of ``base`` there, whose memory
+    it takes over. For an extern node ``extern`` holds the call and ``buffers`` all its results.
     """
 
     name: str
@@ -42,6 +43,7 @@ class ScheduleNode:
     writes: tuple[MemoryAccess, ...] = ()
     extern: Extern | None = None
     predecessors: tuple[str, ...] = ()
+    base: str | None = None
 
     @property
     def numel(self) -> int:
@@ -54,15 +56,17 @@ class ScheduleNode:
 
     @property
     def is_empty(self) -> bool:
-        return self.numel == 0
+        return self.numel == 0 or (self.kind == "scan" and self.reduction_numel == 0)
 
     @property
     def operations(self) -> int:
         """Scalar operations of the whole node, merges of a reduction included."""
         if self.body is None:
             return 0
-        merges = 1 if self.kind == "reduction" else 0
-        return self.numel * max(self.reduction_numel, 1) * (self.body.operation_count() + merges)
+        merges = 0 if self.kind == "pointwise" or self.reduction == "store" else 1
+        inner = self.numel * max(self.reduction_numel, 1) * (self.body.operation_count() + merges)
+        after = self.body.epilogue
+        return inner + (self.numel * after.operation_count() if after is not None else 0)
 
 
 @dataclass(frozen=True)
@@ -113,7 +117,7 @@ class Schedule:
         lines = []
         for node in self.nodes:
             space = " x ".join(map(str, node.ranges)) or "1"
-            if node.kind == "reduction":
+            if node.kind not in ("pointwise", "scatter", "extern"):
                 space += " | " + (" x ".join(map(str, node.reduction_ranges)) or "1")
             what = node.reduction or (str(node.extern.operator) if node.extern else "")
             lines.append(f"{node.name}: {node.kind} {what} [{space}] -> {', '.join(node.buffers)}".replace("  ", " "))

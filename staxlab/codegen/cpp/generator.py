@@ -19,6 +19,9 @@ from .columns import ROWS_AT_ONCE, write_outer
 from .loops import Emission, levels, write_pointwise
 from .plan import LoopPlan, plan
 from .reductions import accumulation, write_empty_reduction, write_inner
+from .scans import plan_scan, write_scan
+from .scatters import plan_scatter, write_scatter
+from .templates import plan_template, write_template
 from .tiles import write_tiles
 from .types import element_bytes, identifier, stored_name
 from .values import Scope
@@ -109,25 +112,30 @@ def _arguments(schedule: Schedule, node: ScheduleNode) -> tuple[KernelArgument, 
 def generate_kernel(
     schedule: Schedule, node: ScheduleNode, position: int, options: Options, device: DeviceSpec
 ) -> Kernel:
-    """The kernel of one pointwise or reduction node."""
+    """The kernel of one node that is no extern call."""
     name = kernel_name(node, position)
     arguments = _arguments(schedule, node)
     for argument in arguments:
         stored_name(argument.dtype, argument.buffer)
     loop_plan = None
-    empty_reduction = node.kind == "reduction" and node.reduction_numel == 0
+    empty_reduction = node.kind in ("reduction", "template") and node.reduction_numel == 0
     scope = _scope(schedule, arguments, device)
     scope.origins = node.origins
     emission_writer = CodeWriter()
     if node.is_empty:
         emission_writer.emit("// an empty box of subscripts: there is nothing to compute", node.origins)
     else:
-        loop_plan = _constant_plan(node) if empty_reduction else plan(node, device, options, schedule.bytes_read(node))
+        if empty_reduction:
+            loop_plan = _constant_plan(node)
+        else:
+            loop_plan = _PLANS.get(node.kind, plan)(node, device, options, schedule.bytes_read(node))
         _prepare(scope, loop_plan)
         emission = Emission(node, loop_plan, scope, emission_writer)
         with emission_writer.indent():
             if empty_reduction:
                 write_empty_reduction(emission)
+            elif node.kind in _WRITERS:
+                _WRITERS[node.kind](emission)
             elif loop_plan.tile is not None:
                 write_tiles(emission)
             elif loop_plan.form == "pointwise":
@@ -147,6 +155,11 @@ def generate_kernel(
         bytes_written=schedule.bytes_written(node), operations=node.operations,
         decisions=loop_plan.decisions if loop_plan else (),
     )  # fmt: skip
+
+
+#: The kinds of node that choose and write their loops by themselves.
+_PLANS = {"scan": plan_scan, "scatter": plan_scatter, "template": plan_template}
+_WRITERS = {"scan": write_scan, "scatter": write_scatter, "template": write_template}
 
 
 def _scope(schedule: Schedule, arguments: tuple[KernelArgument, ...], device: DeviceSpec) -> Scope:

@@ -1,8 +1,9 @@
-"""What a lowering rule works with: one operator call, and the three ways to make a value from others (Section 6.2).
+"""What a lowering rule works with: one operator call, and the ways to make a value from others (Section 6.2).
 
 * :meth:`Call.pointwise` composes a scalar function with the loaders of its operands (Property 6.1: elementwise fusion
   is function composition; Listing 6.1),
-* :meth:`Call.reduction` merges elements along dimensions (Definition 6.1),
+* :meth:`Call.reduction` merges elements along dimensions (Definition 6.1), :meth:`Call.scan` keeps all prefixes,
+* :meth:`Call.scatter` sends elements to subscripts read from data,
 * :meth:`Call.view` looks at a value through a change of subscript (Proposition 6.2).
 
 None of them computes or allocates. Broadcasting and type promotion happen here, once for all rules.
@@ -18,8 +19,8 @@ import torch
 from ...capture.graph import Node, TensorMeta
 from ...provenance import Origins, unite
 from ..expressions import ZERO, Expr
-from ..ir import Index, Pointwise, Reduction
-from ..layout import IndexMap, broadcast, numel
+from ..ir import Index, Pointwise, Reduction, Scan, Scatter
+from ..layout import IndexMap, broadcast, is_injective, numel
 from ..ops import Ops, compute_dtype
 from .values import HALF, Box, Number, TensorValue, convert, promote, result_type
 
@@ -97,7 +98,11 @@ class Call:
         ``operands`` are the values it reads, for provenance and nesting depth."""
         shape = tuple(shape)
         box = Box(shape, dtype, self.device, None)
-        box.data = Pointwise(shape, dtype, compute, self._origins(operands))
+
+        def made(ops: Ops, index: Index) -> Any:
+            return compute(ops.made_by(self.node), index)
+
+        box.data = Pointwise(shape, dtype, made, self._origins(operands))
         inlined = [o.box.depth for o in operands if isinstance(o, TensorValue) and not o.box.is_stored]
         box.depth = 1 + max(inlined, default=0)
         return TensorValue(box)
@@ -177,7 +182,7 @@ class Call:
         position_wanted = kind in ("argmax", "argmin")
 
         def element(ops: Ops, index: Index, inner: Index) -> Any:
-            ops = ops.tagged(self.origins)
+            ops = ops.made_by(self.node).tagged(self.origins)
             place = dict(zip(reduced, inner, strict=True))
             outer = iter(index if not keepdim else [index[d] for d in kept])
             full = tuple(place[d] if d in place else next(outer) for d in range(len(shape)))
@@ -203,6 +208,77 @@ class Call:
         self.lowering.pending.append((box, f"a {kind} reduction"))
         return TensorValue(box)
 
+    # -- scans and scatters -------------------------------------------------------------------------------------------
+
+    def scan(
+        self,
+        kind: str,
+        operand: TensorValue,
+        dimension: int,
+        *,
+        dtype: torch.dtype | None = None,
+        accumulate_dtype: torch.dtype | None = None,
+    ) -> TensorValue:
+        """All prefixes of ``operand`` along ``dimension``, merged by ``kind`` (one of :data:`~..ir.SCANS`).
+
+        ``dtype`` is the result's (default: the recorded one), ``accumulate_dtype`` what elements are converted to
+        before they are merged (default: the compute dtype of ``dtype``). For argmax and argmin elements are compared
+        as they are and positions come out.
+        """
+        shape, axis = operand.shape, dimension % max(operand.ndim, 1)
+        dtype = dtype or self.meta.dtype
+        positions = kind in ("argmax", "argmin")
+        merged = operand.compute_dtype if positions else compute_dtype(accumulate_dtype or dtype)
+
+        def element(ops: Ops, index: Index) -> Any:
+            ops = ops.tagged(self.origins)
+            return convert(ops, operand.load(ops, index), merged)
+
+        if not shape or shape[axis] == 1 or numel(shape) == 0:  # the first prefix is the element itself
+
+            def first(ops: Ops, index: Index) -> Any:
+                ops = ops.tagged(self.origins)
+                return ops.constant(0, dtype) if positions else convert(ops, element(ops, index), dtype)
+
+            return self.computed(first, shape, dtype, (operand,))
+        box = Box(shape, dtype, self.device, None)
+        box.data = Scan(shape, axis, kind, dtype, merged, element, self._origins((operand,)))
+        self.lowering.pending.append((box, f"a {kind} scan"))
+        return TensorValue(box)
+
+    def scatter(
+        self,
+        kind: str,
+        base: TensorValue,
+        ranges: Sequence[int],
+        compute: Callable[[Ops, Index], tuple[Index, Any]],
+        operands: Sequence[Any] = (),
+    ) -> TensorValue:
+        """A copy of ``base`` with the elements of the box ``ranges`` combined into it by ``kind`` (one of
+        :data:`~..ir.SCATTERS`). ``compute(ops, index)`` yields the subscript in the result and the element, of the
+        compute dtype of ``base``; ``operands`` are the values it reads, for provenance."""
+        shape, dtype = base.shape, base.dtype
+        if numel(ranges) == 0 or numel(shape) == 0:
+            return self.pointwise(lambda ops, x: x, base, shape=shape, dtype=dtype)
+
+        def tagged(ops: Ops, index: Index) -> tuple[Index, Any]:
+            ops = ops.tagged(self.origins)
+            position, value = compute(ops, index)
+            return position, convert(ops, value, dtype)
+
+        copy = self.pointwise(lambda ops, x: x, base, shape=shape, dtype=dtype)
+        if shape == self.meta.shape and is_injective(shape, self.meta.stride):
+            copy.box.stride = self.meta.stride
+        self.lowering.realize(copy.box, "the memory that a scatter writes to")
+        box = Box(shape, dtype, self.device, None)
+        box.stride = copy.box.layout.stride
+        origins = self._origins((base, *operands))
+        box.data = Scatter(tuple(ranges), copy.box.name, kind, dtype, tagged, origins)
+        self.lowering.pending.append((box, f"a scatter by {kind}"))
+        return TensorValue(box)
+
+    # -- views and memory ---------------------------------------------------------------------------------------------
+
     def stored(self, value: TensorValue, reason: str) -> TensorValue:
         """Keep a small value that many loops read in memory, once this rule is done."""
         if not value.box.is_stored and value.view is None:
@@ -213,7 +289,7 @@ class Call:
 
     def view(self, operand: TensorValue, view: IndexMap) -> TensorValue:
         """``operand`` through a change of subscript, which costs nothing until an element is read."""
-        return operand.seen(view, self.origins)
+        return operand.seen(view, self.origins, self.node)
 
     def full(self, value: Number, shape: Sequence[int], dtype: torch.dtype) -> TensorValue:
         """The same number everywhere."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import operator
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -35,6 +35,7 @@ from ..ir import (
     OutputReference,
     Pointwise,
     Reduction,
+    Scatter,
 )
 from ..layout import contiguous_stride, is_injective, layout_through, same_stride
 from ..ops import Ops
@@ -52,19 +53,32 @@ NATIVE_DTYPES = frozenset(
 )  # fmt: skip
 
 
-def lower(operators: OperatorGraph, device: DeviceSpec, options: Options | None = None) -> LoopProgram:
+def lower(
+    operators: OperatorGraph,
+    device: DeviceSpec,
+    options: Options | None = None,
+    *,
+    forced: Mapping[str, str] | None = None,
+) -> LoopProgram:
     """The loop program of an operator graph (Section 6).
+
+    ``forced`` maps names of operator nodes to "realize" or "inline", where the thresholds are not to decide; a value
+    that must be in memory stays there. Given at all, if empty, it makes the program list a decision for every value
+    that could have gone either way, those with one user too.
 
     Inputs are the graph's placeholders, in order, then its tensor constants, under their node names. Raises
     LoweringError for a graph that is not pure, and in strict mode for an operator without a lowering rule.
     """
-    return GraphLowering(operators, device, options or Options()).run()
+    return GraphLowering(operators, device, options or Options(), forced).run()
 
 
 class GraphLowering:
     """One lowering in progress."""
 
-    def __init__(self, operators: OperatorGraph, device: DeviceSpec, options: Options):
+    def __init__(
+        self, operators: OperatorGraph, device: DeviceSpec, options: Options, forced: Mapping[str, str] | None = None
+    ):
+        self.forced = forced
         self.operators = operators
         self.device = device
         self.options = options
@@ -209,12 +223,18 @@ class GraphLowering:
         if box.depth >= DEEPEST_NESTING:
             self.realize(box, f"compute functions nested {DEEPEST_NESTING} deep")
             return
-        if readers < 2 and box.depth < LONG_CHAIN:
+        unasked = readers < 2 and box.depth < LONG_CHAIN
+        if unasked and (self.forced is None or not readers):
             return
         decision = decide(node.name, readers, self._cost(box), self.device)
+        if unasked and decision.choice == "realize":
+            decision = replace(decision, choice="inline", reason="one user")
+        if self.forced and node.name in self.forced:
+            by_itself = f"as asked for; left alone: {decision.choice}, {decision.reason}"
+            decision = replace(decision, choice=self.forced[node.name], reason=by_itself)
         if decision.choice == "realize":
             self.realize(box, decision.reason, decision)
-        elif readers > 1:
+        elif readers > 1 or self.forced is not None:
             self.decisions.append(decision)
 
     def _readers(self, node: Node) -> tuple[int, str | None]:
@@ -257,7 +277,7 @@ class GraphLowering:
 
     def _cost(self, box: Box) -> Cost:
         layout = Layout.contiguous(box.shape, box.dtype, box.device)
-        return Cost.of(record(ComputedBuffer("value", layout, box.data), self.dtypes))
+        return Cost.of(record(ComputedBuffer("value", layout, box.data), self.dtypes), self.dtypes, box.dtype)
 
     def realize(self, box: Box, reason: str, decision: Decision | None = None) -> None:
         """Give the value memory. Its strides are eager's where those are known, else row-major.
@@ -448,6 +468,8 @@ class GraphLowering:
             else:
                 body = record(buffer, self.dtypes)
                 reads[buffer.name] = [access.buffer for access in body.reads()]
+                if isinstance(buffer.data, Scatter):
+                    reads[buffer.name].append(buffer.data.base)
                 if body.may_fail:
                     effects.add(buffer.name)
         ordered: dict[str, None] = {}

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from ...provenance import NO_ORIGINS, Origins
-from ..ir import Index, Layout, Pointwise, Reduction
+from ..ir import Computed, Index, Layout
 from ..layout import IndexMap
 from ..ops import Ops, compute_dtype
 
@@ -41,7 +41,7 @@ class Box:
         "stride",
     )
 
-    def __init__(self, shape: tuple[int, ...], dtype: torch.dtype, device: str, data: Pointwise | Reduction | None):
+    def __init__(self, shape: tuple[int, ...], dtype: torch.dtype, device: str, data: Computed | None):
         self.shape = shape
         self.dtype = dtype
         self.device = device
@@ -67,12 +67,28 @@ class Box:
 
 
 @dataclass(frozen=True)
+class ViewStep:
+    """One change of subscript: the map, and the operator node that is a view and made it (None: another operator's
+    rule did, as broadcasting its operands does)."""
+
+    map: IndexMap
+    node: Any = None
+
+    @property
+    def operator(self) -> str:
+        """``slice``, ``t``, ``broadcast``: the view operator, or what kind of map it is."""
+        return self.map.name if self.node is None else self.node.target._opname
+
+
+@dataclass(frozen=True)
 class TensorValue:
-    """A box seen through a view (None: as it is). ``origins`` are those of the view operators on the way."""
+    """A box seen through a view (None: as it is), which is the composition of ``steps``, the first applied to the box
+    first. ``origins`` are those of the view operators on the way."""
 
     box: Box
     view: IndexMap | None = None
     origins: Origins = NO_ORIGINS
+    steps: tuple[ViewStep, ...] = ()
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -102,12 +118,16 @@ class TensorValue:
         """The dtype a loaded element has."""
         return compute_dtype(self.dtype)
 
-    def seen(self, view: IndexMap, origins: Origins = NO_ORIGINS) -> TensorValue:
-        """A further view of this value."""
-        return TensorValue(self.box, view if self.view is None else self.view.after(view), self.origins | origins)
+    def seen(self, view: IndexMap, origins: Origins = NO_ORIGINS, node: Any = None) -> TensorValue:
+        """A further view of this value; ``node`` is the view operator."""
+        whole = view if self.view is None else self.view.after(view)
+        return TensorValue(self.box, whole, self.origins | origins, (*self.steps, ViewStep(view, node)))
 
     def load(self, ops: Ops, index: Index) -> Any:
         """The element at ``index``: a load if the value is stored, otherwise its compute function's result."""
+        return ops.read(self, index, lambda handler: self._element(handler, index))
+
+    def _element(self, ops: Ops, index: Index) -> Any:
         position = index if self.view is None else self.view.function(index)
         box = self.box
         if box.name is not None:

@@ -118,13 +118,13 @@ def lower_diagonal(call: Call, x: TensorValue, offset: int = 0, first: int = 0, 
 @view("unfold")
 def lower_unfold(call: Call, x: TensorValue, dimension: int, size: int, step: int) -> TensorValue:
     if x.ndim == 0:
-        return call.view(x, IndexMap(call.meta.shape, lambda i: ()))
+        return call.view(x, IndexMap(call.meta.shape, lambda i: (), name="unfold"))
     return call.view(x, unfolded(x.shape, _dimension(dimension, x.ndim), size, step))
 
 
 @view("alias detach lift lift_fresh")
 def lower_alias(call: Call, x: TensorValue) -> TensorValue:
-    return TensorValue(x.box, x.view, x.origins | call.origins)
+    return TensorValue(x.box, x.view, x.origins | call.origins, x.steps)
 
 
 @lowering("as_strided", kind="storage view", is_view=True)
