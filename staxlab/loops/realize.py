@@ -6,15 +6,21 @@ bandwidth B, inlining costs ``k N (c/P + q/B)`` and realizing ``N (c/P + q/B) + 
 inlining always wins. For more, thresholds stand in for the model: costly functions, many operations, many reads. The
 two device classes differ because their P/B and their price of a transcendental function do.
 
+The thresholds decide; the model is worked out beside them and kept with each decision (:func:`model_seconds`), so that
+one can see where the two disagree. On a CPU they often do: a vectorised ``exp`` is far cheaper than the rule assumes.
+
 Whether a value is realized never changes what is computed (Theorem 6.1): this is a matter of cost alone, except that a
 half-precision value is rounded when it is stored.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ..options import Decision, DeviceSpec
+import torch
+
+from ..options import GPU_SPECS, Decision, DeviceSpec
 from .body import LoopBody
 from .ops import OPERATIONS
 
@@ -51,19 +57,72 @@ def thresholds(device: DeviceSpec) -> Thresholds:
 
 @dataclass(frozen=True)
 class Cost:
-    """What the rules look at, taken from a recorded body."""
+    """What the rules look at, taken from a recorded body, and what the model needs: ``elements`` (N), ``work`` (c,
+    operations for one element, a transcendental function counting as several), ``read_bytes`` and ``stored_bytes``
+    (q and b, for one element)."""
 
     operations: int
     buffers_read: int
     accumulated_reads: int
     functions: frozenset[str]
+    elements: int = 0
+    work: int = 0
+    read_bytes: float = 0.0
+    stored_bytes: int = 0
 
     @classmethod
-    def of(cls, body: LoopBody) -> Cost:
+    def of(cls, body: LoopBody, dtypes: Mapping[str, torch.dtype], stored: torch.dtype) -> Cost:
+        """Of a pointwise body that reads buffers of ``dtypes`` and makes elements of dtype ``stored``. What is read
+        again for other elements, as a row that is broadcast, counts once."""
         statements = body.all_statements()
         loads = [s for s in statements if s.operation == "load"]
         named = [s.operation for s in statements if s.operation in OPERATIONS]
-        return cls(len(named), len({s.args[0] for s in loads}), len(loads), frozenset(named))
+        elements = 1
+        for symbol in body.symbols:
+            elements *= int(symbol.upper) + 1
+        read = sum(access.unique_elements * dtypes[access.buffer].itemsize for access in body.reads())
+        return cls(
+            len(named), len({s.args[0] for s in loads}), len(loads), frozenset(named),
+            elements, body.operation_count(), read / elements, stored.itemsize,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Rates:
+    """P and B of the model: ``throughput`` in operations/s, ``bandwidth`` in bytes/s, and where they come from."""
+
+    throughput: float
+    bandwidth: float
+    source: str
+
+    def seconds(self, operations: float, nbytes: float) -> float:
+        """Time for so many operations and bytes, one after the other, as the model has it."""
+        return operations / self.throughput + nbytes / self.bandwidth
+
+
+def rates(device: DeviceSpec) -> Rates:
+    """The two rates of a device: those of its data sheet, or an estimate where the spec has none.
+
+    A CPU is taken to begin two float32 vector operations in each cycle of 3 GHz on every thread, and each of up to 16
+    threads to move 16 GB/s; a GPU that is no entry of ``GPU_SPECS`` to be a part, by multiprocessors, of the nearest.
+    """
+    if device.nominal_throughput and device.nominal_bandwidth:
+        return Rates(device.nominal_throughput, device.nominal_bandwidth, f"data sheet of {device.name}")
+    if device.is_gpu:
+        nearest = min(GPU_SPECS.values(), key=lambda known: abs(known.compute_capability - device.compute_capability))
+        part = (device.multiprocessors or nearest.multiprocessors) / nearest.multiprocessors
+        source = f"estimate: {part:.2g} of the data sheet of {nearest.name}"
+        return Rates(part * nearest.nominal_throughput, part * nearest.nominal_bandwidth, source)
+    lanes = max(device.vector_bytes // 4, 1)
+    source = f"estimate for {device.threads} threads of {lanes} lanes"
+    return Rates(device.threads * lanes * 2 * 3e9, min(device.threads, 16) * 16e9, source)
+
+
+def model_seconds(users: int, cost: Cost, rate: Rates) -> tuple[float, float]:
+    """What the model says: seconds if the value is inlined, and if it is realized."""
+    once = rate.seconds(cost.elements * cost.work, cost.elements * cost.read_bytes)
+    passed = rate.seconds(0, (1 + users) * cost.elements * cost.stored_bytes)
+    return users * once, once + passed
 
 
 def decide(subject: str, users: int, cost: Cost, device: DeviceSpec) -> Decision:
@@ -89,12 +148,30 @@ def decide(subject: str, users: int, cost: Cost, device: DeviceSpec) -> Decision
         ("operations", cost.operations),
         ("buffers read", cost.buffers_read),
         ("accumulated reads", cost.accumulated_reads),
+        *_model_inputs(users, cost, device),
     )
     for number, (fires, reason) in enumerate(rules, 1):
         if fires:
             return Decision("realize", subject, "realize", f"rule {number}: {reason}", ("realize", "inline"), inputs)
     reason = "one user" if users <= 1 else "cheap enough to compute for each user"
     return Decision("realize", subject, "inline", reason, ("realize", "inline"), inputs)
+
+
+INLINED, REALIZED = "seconds inlined", "seconds realized"  # what the model's two costs are called in a decision
+
+
+def _model_inputs(users: int, cost: Cost, device: DeviceSpec) -> tuple[tuple[str, float], ...]:
+    inlined, realized = (float(f"{seconds:.3g}") for seconds in model_seconds(users, cost, rates(device)))
+    facts = (("N", cost.elements), ("c", cost.work), ("q", float(f"{cost.read_bytes:.3g}")), ("b", cost.stored_bytes))
+    return (*facts, (INLINED, inlined), (REALIZED, realized))
+
+
+def model_choice(decision: Decision) -> str | None:
+    """What the model would have chosen; None for a decision that it says nothing about."""
+    facts = dict(decision.inputs)
+    if INLINED not in facts:
+        return None
+    return "realize" if facts[REALIZED] < facts[INLINED] else "inline"
 
 
 def required(subject: str, reason: str) -> Decision:
