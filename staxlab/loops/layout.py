@@ -25,11 +25,13 @@ from .ir import Index, Layout
 @dataclass(frozen=True)
 class IndexMap:
     """A map from subscripts of a view of ``shape`` to subscripts of the viewed value. ``relaid`` finds the layout of
-    the view of a layout where subscripts are a detour, and gives None where there is none or it does not know."""
+    the view of a layout where subscripts are a detour, and gives None where there is none or it does not know. ``name``
+    is the kind of map, for whoever reads it."""
 
     shape: tuple[int, ...]
     function: Callable[[Index], Index]
     relaid: Callable[[Layout], Layout | None] | None = None
+    name: str = "view"
 
     def __call__(self, index: Index) -> Index:
         return self.function(index)
@@ -124,27 +126,31 @@ def is_dense(shape: Sequence[int], stride: Sequence[int]) -> bool:
 def permuted(shape: Sequence[int], order: Sequence[int]) -> IndexMap:
     """Dimension ``k`` of the view is dimension ``order[k]`` of the viewed."""
     place = {dimension: k for k, dimension in enumerate(order)}
-    return IndexMap(tuple(shape[d] for d in order), lambda i: tuple(i[place[d]] for d in range(len(order))))
+    view = tuple(shape[d] for d in order)
+    return IndexMap(view, lambda i: tuple(i[place[d]] for d in range(len(order))), name="permute")
 
 
 def broadcast(shape: Sequence[int], target: Sequence[int]) -> IndexMap:
     """Stretch dimensions of extent 1, add new ones in front."""
     lead = len(target) - len(shape)
     kept = [(k + lead, extent == 1) for k, extent in enumerate(shape)]
-    return IndexMap(tuple(target), lambda i: tuple(ZERO if single else i[k] for k, single in kept))
+    return IndexMap(tuple(target), lambda i: tuple(ZERO if single else i[k] for k, single in kept), name="broadcast")
 
 
 def sliced(shape: Sequence[int], dimension: int, start: int, extent: int, step: int) -> IndexMap:
     """``extent`` positions ``start, start + step, ...`` of one dimension. A negative step flips."""
     view = list(shape)
     view[dimension] = extent
-    return IndexMap(tuple(view), lambda i: (*i[:dimension], start + step * i[dimension], *i[dimension + 1 :]))
+    return IndexMap(
+        tuple(view), lambda i: (*i[:dimension], start + step * i[dimension], *i[dimension + 1 :]), name="slice"
+    )
 
 
 def selected(shape: Sequence[int], dimension: int, position: int) -> IndexMap:
     """One position of one dimension, which disappears."""
     fixed = Expr.of(position)
-    return IndexMap((*shape[:dimension], *shape[dimension + 1 :]), lambda i: (*i[:dimension], fixed, *i[dimension:]))
+    view = (*shape[:dimension], *shape[dimension + 1 :])
+    return IndexMap(view, lambda i: (*i[:dimension], fixed, *i[dimension:]), name="select")
 
 
 def squeezed(shape: Sequence[int], dimensions: Sequence[int]) -> IndexMap:
@@ -152,14 +158,17 @@ def squeezed(shape: Sequence[int], dimensions: Sequence[int]) -> IndexMap:
     dropped = set(dimensions)
     kept = [k for k in range(len(shape)) if k not in dropped]
     place = {dimension: k for k, dimension in enumerate(kept)}
-    return IndexMap(
-        tuple(shape[k] for k in kept), lambda i: tuple(i[place[k]] if k in place else ZERO for k in range(len(shape)))
-    )
+
+    def function(i: Index) -> Index:
+        return tuple(i[place[k]] if k in place else ZERO for k in range(len(shape)))
+
+    return IndexMap(tuple(shape[k] for k in kept), function, name="squeeze")
 
 
 def unsqueezed(shape: Sequence[int], dimension: int) -> IndexMap:
     """Insert a dimension of extent 1."""
-    return IndexMap((*shape[:dimension], 1, *shape[dimension:]), lambda i: (*i[:dimension], *i[dimension + 1 :]))
+    view = (*shape[:dimension], 1, *shape[dimension:])
+    return IndexMap(view, lambda i: (*i[:dimension], *i[dimension + 1 :]), name="unsqueeze")
 
 
 def diagonal(shape: Sequence[int], offset: int, first: int, second: int) -> IndexMap:
@@ -173,14 +182,16 @@ def diagonal(shape: Sequence[int], offset: int, first: int, second: int) -> Inde
         place[first], place[second] = i[-1] + rows, i[-1] + columns
         return tuple(place[k] for k in range(len(shape)))
 
-    return IndexMap((*(shape[k] for k in others), length), function)
+    return IndexMap((*(shape[k] for k in others), length), function, name="diagonal")
 
 
 def unfolded(shape: Sequence[int], dimension: int, size: int, step: int) -> IndexMap:
     """Windows of ``size`` every ``step`` along a dimension; the position inside a window is a new last dimension."""
     view = list(shape)
     view[dimension] = (shape[dimension] - size) // step + 1
-    return IndexMap((*view, size), lambda i: (*i[:dimension], step * i[dimension] + i[-1], *i[dimension + 1 : -1]))
+    return IndexMap(
+        (*view, size), lambda i: (*i[:dimension], step * i[dimension] + i[-1], *i[dimension + 1 : -1]), name="unfold"
+    )
 
 
 def reshaped(shape: Sequence[int], target: Sequence[int]) -> IndexMap:
@@ -192,7 +203,7 @@ def reshaped(shape: Sequence[int], target: Sequence[int]) -> IndexMap:
     is nothing the normal form of subscripts knows, so PyTorch's rule for views is asked for the layout.
     """
     if numel(target) == 0:
-        return IndexMap(tuple(target), lambda i: tuple(ZERO for _ in shape))
+        return IndexMap(tuple(target), lambda i: tuple(ZERO for _ in shape), name="reshape")
 
     def relaid(layout: Layout) -> Layout | None:
         geometry = torch.empty_strided(layout.shape, layout.stride, device="meta")
@@ -223,7 +234,7 @@ def reshaped(shape: Sequence[int], target: Sequence[int]) -> IndexMap:
                     result.append(quotient if outermost else quotient % extent)
         return tuple(result)
 
-    return IndexMap(tuple(target), function, relaid)
+    return IndexMap(tuple(target), function, relaid, "reshape")
 
 
 def _matching_runs(old: Sequence[int], new: Sequence[int]) -> list[tuple[tuple[int, int], tuple[int, int]]]:

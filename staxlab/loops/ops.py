@@ -176,6 +176,15 @@ class Ops:
         users share is then made once, where nested closures would make it exponentially often."""
         return compute(self)
 
+    def read(self, value: Any, index: tuple[Expr, ...], evaluate: Callable[[Ops], Any]) -> Any:
+        """``evaluate(ops)``: a compute function reads ``value``, a tensor seen through a view, at ``index``. Most
+        handlers care for what comes of it only; one that shows how functions are composed notes who reads what."""
+        return evaluate(self)
+
+    def made_by(self, node: Any) -> Ops:
+        """The same interpreter, told that the compute function of an operator node begins."""
+        return self
+
     def dtype_of(self, value: Any) -> torch.dtype:
         """The dtype label of a value this handler produced."""
         return value.dtype

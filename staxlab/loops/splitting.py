@@ -387,6 +387,13 @@ class Substituted(Ops):
     def once(self, key: Any, compute: Callable[[Ops], Any]) -> Any:
         return self.ops.once(key, lambda handler: compute(Substituted(handler, self.values)))
 
+    def read(self, value: Any, index: Index, evaluate: Callable[[Ops], Any]) -> Any:
+        seen = tuple(Expr.of(position).substitute(self.values) for position in index)
+        return self.ops.read(value, seen, lambda handler: evaluate(Substituted(handler, self.values)))
+
+    def made_by(self, node: Any) -> Substituted:
+        return Substituted(self.ops.made_by(node), self.values)
+
     def dtype_of(self, value: Any) -> torch.dtype:
         return self.ops.dtype_of(value)
 
