@@ -31,7 +31,7 @@ import torch
 from .body import LoopBody
 from .expressions import Expr, Symbol
 from .ops import OPERATIONS, compute_dtype
-from .semantics import _FUNCTIONS, Evaluator
+from .semantics import _FUNCTIONS, Evaluator, iteration_symbols
 
 #: How far apart, in units in the last place, two implementations may be: each is within 1 unit of the true value
 #: (SLEEF's "u10" functions, Intel's and the C library's), or within 1.5 ("u15") or 2 (the C library's tanh, erfc and
@@ -345,14 +345,20 @@ def enclose_body(
 
     Raises IndexError for a checked subscript out of range, OutsideDomain where a kernel would not be defined.
     """
-    symbols: dict[str, torch.Tensor | int] = {}
-    shape = list(extents)
-    for axis, (symbol, extent) in enumerate(zip(body.symbols, extents, strict=True)):
-        first, last = (start, extent if stop is None else stop) if axis == 0 else (0, extent)
-        shape[axis] = last - first
-        places = [1] * len(extents)
-        places[axis] = last - first
-        symbols[symbol.name] = torch.arange(first, last).reshape(places)
-    found = body.replay(EnclosingEvaluator(storages, symbols))
+    symbols = iteration_symbols(body, extents, start, stop)
+    return _everywhere(body.replay(EnclosingEvaluator(storages, symbols)), extents, start, stop)
+
+
+def enclose_epilogue(
+    body: LoopBody, extents: tuple[int, ...], storages: Mapping[str, torch.Tensor], merged: Enclosure, start: int = 0,
+    stop: int | None = None,
+) -> Enclosure:  # fmt: skip
+    """As :func:`enclose_body` for the epilogue of a template, given the enclosures of what was ``merged``."""
+    symbols = iteration_symbols(body, extents, start, stop)
+    return _everywhere(body.replay(EnclosingEvaluator(storages, symbols), merged), extents, start, stop)
+
+
+def _everywhere(found: Enclosure, extents: tuple[int, ...], start: int, stop: int | None) -> Enclosure:
+    shape = extents if stop is None or not extents else (stop - start, *extents[1:])
     parts = [None if p is None else p.expand(shape) for p in (found.value, found.lower, found.upper, found.free)]
     return Enclosure(*parts)

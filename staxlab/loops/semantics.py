@@ -119,16 +119,21 @@ def evaluate_body(
     """The value of a body at every point: a tensor of shape ``ranges + reduction_ranges``. An epilogue is given what
     was ``merged``."""
     extents = ranges + reduction_ranges
-    return body.replay(_evaluator(body, extents, storages), merged).expand(extents)
+    evaluator = Evaluator(storages, iteration_symbols(body, extents))
+    return body.replay(evaluator, merged).expand(extents)
 
 
-def _evaluator(body: LoopBody, extents: tuple[int, ...], storages: Mapping[str, torch.Tensor]) -> Evaluator:
+def iteration_symbols(
+    body: LoopBody, extents: tuple[int, ...], start: int = 0, stop: int | None = None
+) -> dict[str, torch.Tensor | int]:
+    """The values of a body's loop indices over a box, by name, each along an axis of its own."""
     symbols: dict[str, torch.Tensor | int] = {}
     for axis, (symbol, extent) in enumerate(zip(body.symbols, extents, strict=True)):
-        shape = [1] * len(extents)
-        shape[axis] = extent
-        symbols[symbol.name] = torch.arange(extent).reshape(shape)
-    return Evaluator(storages, symbols)
+        first, last = (start, extent if stop is None else stop) if axis == 0 else (0, extent)
+        places = [1] * len(extents)
+        places[axis] = last - first
+        symbols[symbol.name] = torch.arange(first, last).reshape(places)
+    return symbols
 
 
 def fold(values: torch.Tensor, reduction: str, merged_axes: int, dtype: torch.dtype) -> torch.Tensor:
@@ -262,7 +267,7 @@ def evaluate_computed(
     data, layout = buffer.data, buffer.layout
     body = record(buffer, dtypes)
     if isinstance(data, Scatter):
-        evaluator = _evaluator(body, data.ranges, storages)
+        evaluator = Evaluator(storages, iteration_symbols(body, data.ranges))
         target, values = body.replay_target(evaluator)
         places = evaluator.subscript(target).expand(data.ranges)
         return scattered(storages[data.base], places, values.expand(data.ranges), data.kind)

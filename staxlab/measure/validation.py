@@ -31,12 +31,13 @@ import torch
 from ..codegen.kernel import Kernel, KernelSet
 from ..errors import ValidationError
 from ..loops.body import LoopBody, record
-from ..loops.enclosure import ULPS, Enclosure, OutsideDomain, enclose_body
+from ..loops.enclosure import ULPS, Enclosure, OutsideDomain
 from ..loops.ir import ComputedBuffer, Reduction
 from ..loops.semantics import flat_storage, view_of
 from ..provenance import NO_ORIGINS, Origins, SourceLocation
 from ..schedule.records import Schedule, ScheduleNode
-from .reduction_bounds import enclose_reduction, reorders
+from .node_enclosures import enclose_node
+from .reduction_bounds import reorders
 from .rounding import plan_of
 from .tables import Table, Tabular
 from .validation_inputs import KINDS, draw, subscript_bounds
@@ -265,8 +266,10 @@ class _OneKernel:
         return max(plan_of(order).height, 0)
 
     def basis(self) -> str:
+        epilogue = self.body.epilogue
+        statements = self.body.all_statements() + (epilogue.all_statements() if epilogue is not None else [])
         used = dict.fromkeys(
-            s.operation for s in self.body.all_statements() if s.operation in ULPS and s.dtype.is_floating_point
+            s.operation for s in statements if s.operation in ULPS and s.dtype.is_floating_point
         )
         parts = [f"{name} {ULPS[name]} ulp" for name in used]
         if self.height is not None:
@@ -302,6 +305,7 @@ class _OneKernel:
     def inputs(self, storages: Mapping[str, torch.Tensor]) -> Iterator[tuple[str, dict[str, torch.Tensor]]]:
         """The storages of what the kernel reads, once for each kind of data."""
         names = [a.buffer for a in self.kernel.arguments if a.role == "input"]
+        names += [self.node.base] if self.node.base is not None else []
         bounds = subscript_bounds(self.body)
         generator = torch.Generator().manual_seed(self.number)
         rarity = max(4, 2 * self.node.reduction_numel)
@@ -331,6 +335,8 @@ class _OneKernel:
             refused = True
         pointers, keep, layout = [], [], self.buffer.layout
         result = _Memory(layout.storage_elements, layout.dtype, PATTERN)
+        if self.node.base is not None:
+            result.data.copy_(inputs[self.node.base])
         for argument in self.kernel.arguments:
             if argument.role == "input":
                 memory = _Memory(inputs[argument.buffer].numel(), argument.dtype, 0xFF)
@@ -368,22 +374,8 @@ class _OneKernel:
         self.tally.mismatch = Mismatch(self.kernel.name, self.buffer.name, kind, (), nan, nan, nan, nan, 0, 0, what)
 
     def enclose(self, inputs: Mapping[str, torch.Tensor], complete: bool) -> Iterator[tuple[int, Enclosure]]:
-        """The enclosures of the buffer's elements in row-major order, piece by piece: (number of the first, they)."""
-        data = self.buffer.data
-        reduced = data.reduction_ranges if isinstance(data, Reduction) else ()
-        extents = data.ranges + reduced
-        first = data.ranges[0] if data.ranges else 1
-        rows = max(1, (MOST_POINTS if complete else SLICE_POINTS) * first // max(math.prod(extents), 1))
-        starts = range(0, first, rows)
-        if not complete and len(starts) > 3:
-            starts = (0, starts[len(starts) // 2], first - rows)  # both ends: that is where tails are
-        for start in starts:
-            span = (start, min(start + rows, first)) if data.ranges else (0, None)
-            part = enclose_body(self.body, extents, inputs, *span)
-            if isinstance(data, Reduction):
-                part = enclose_reduction(part, data.kind, len(reduced), data.accumulate_dtype, self.height)
-            stored = part.map(lambda piece: piece.to(data.dtype))
-            yield start * math.prod(data.ranges[1:]), stored.reshaped(lambda piece: piece.reshape(-1))
+        points = MOST_POINTS if complete else SLICE_POINTS
+        return enclose_node(self.buffer, self.body, inputs, self.height, points, complete)
 
     def compare(self, kind: str, computed: torch.Tensor, wanted: Enclosure, start: int) -> None:
         """Count and judge elements from the number ``start`` on. ``wanted`` may hold anything where it is free."""

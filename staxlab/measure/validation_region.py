@@ -50,7 +50,10 @@ def region_difference(
         for node, kernel in zip(schedule.nodes, kernels, strict=True):
             buffer = schedule.program.buffer(node.buffers[0])
             assert isinstance(buffer, ComputedBuffer)
-            storages[buffer.name] = torch.zeros(buffer.layout.storage_elements, dtype=buffer.layout.dtype)
+            if node.base is not None:
+                storages[buffer.name] = storages[node.base].clone()
+            else:
+                storages[buffer.name] = torch.zeros(buffer.layout.storage_elements, dtype=buffer.layout.dtype)
             if kernel.name in launchers and not node.is_empty:
                 launchers[kernel.name](*(
                     storages[a.buffer].data_ptr()
