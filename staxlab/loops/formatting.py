@@ -97,7 +97,7 @@ def _computed_lines(writer: CodeWriter, buffer: ComputedBuffer, body: LoopBody) 
     data = buffer.data
     writer.emit(f"{buffer.name}: {buffer.layout}", buffer.origins)
     with writer.indent():
-        writer.emit(f"for {_heading(data, body)}:", buffer.origins)
+        writer.emit(f"for {heading(data, body)}:", buffer.origins)
         with writer.indent():
             writer.extend(body_lines(body))
             if isinstance(data, Pointwise):
@@ -115,7 +115,7 @@ def _computed_lines(writer: CodeWriter, buffer: ComputedBuffer, body: LoopBody) 
                 writer.emit(f"yield tmp{body.epilogue.result}", buffer.origins)
 
 
-def _heading(data: Computed, body: LoopBody) -> str:
+def heading(data: Computed, body: LoopBody) -> str:
     """The loops of a node, and what is merged over which of them in which dtype."""
     if isinstance(data, Scan):
         outer = data.ranges[: data.axis] + data.ranges[data.axis + 1 :]

@@ -267,6 +267,12 @@ class LoopProgram:
                 return candidate
         raise KeyError(name)
 
+    def composition(self, name: str | None = None) -> Any:
+        """How the compute function of a buffer (default: the last) is composed of the operators inlined into it."""
+        from .composition import compose
+
+        return compose(self, name)
+
     def format(self) -> str:
         """The listing: every buffer with its layout and its compute function, printed by the formatting handler."""
         from .formatting import format_program

@@ -231,7 +231,7 @@ class Call:
         merged = operand.compute_dtype if positions else compute_dtype(accumulate_dtype or dtype)
 
         def element(ops: Ops, index: Index) -> Any:
-            ops = ops.tagged(self.origins)
+            ops = ops.made_by(self.node).tagged(self.origins)
             return convert(ops, operand.load(ops, index), merged)
 
         if not shape or shape[axis] == 1 or numel(shape) == 0:  # the first prefix is the element itself
@@ -262,7 +262,7 @@ class Call:
             return self.pointwise(lambda ops, x: x, base, shape=shape, dtype=dtype)
 
         def tagged(ops: Ops, index: Index) -> tuple[Index, Any]:
-            ops = ops.tagged(self.origins)
+            ops = ops.made_by(self.node).tagged(self.origins)
             position, value = compute(ops, index)
             return position, convert(ops, value, dtype)
 

@@ -77,7 +77,8 @@ class ViewStep:
     @property
     def operator(self) -> str:
         """``slice``, ``t``, ``broadcast``: the view operator, or what kind of map it is."""
-        return self.map.name if self.node is None else self.node.target._opname
+        name = "_" if self.node is None else self.node.target._opname
+        return self.map.name if name.startswith("_") else name  # what an operator is called inside PyTorch says little
 
 
 @dataclass(frozen=True)
