@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from ..loops.realize import INLINED, REALIZED, model_choice
+from ..measure.tables import seconds_text
 from .document import Pane
 from .markup import Html, element, join, table
 
@@ -18,17 +20,28 @@ def decisions_table(decisions: Iterable[Any], caption: str = "Decisions") -> Htm
     rows = []
     for decision in decisions:
         others = [_spoken(c) for c in decision.candidates if c != decision.choice]
-        facts = join([element("code", f"{name} = {value}") for name, value in decision.inputs], ", ")
+        said = model_choice(decision)
+        shown = [(name, value) for name, value in decision.inputs if not said or name not in (INLINED, REALIZED)]
+        facts = join([element("code", f"{name} = {value}") for name, value in shown], ", ")
         what = (
             [decision.topic.replace("-", " "), " ", element("code", decision.subject)]
             if decision.subject
             else decision.topic
         )
         choice = element("strong", _spoken(decision.choice))
-        rows.append([element("span", what), choice, ", ".join(others) or "–", decision.reason, facts or "–"])
+        because = [decision.reason, element("br"), model_words(decision, said)] if said else [decision.reason]
+        rows.append([element("span", what), choice, ", ".join(others) or "–", element("span", because), facts or "–"])
     if not rows:
         return element("p", "No decision was needed.", class_="sx-note")
     return table(caption, ["question", "choice", "instead of", "because", "given"], rows)
+
+
+def model_words(decision: Any, said: str) -> Html:
+    """What the cost model says of a realization: both costs, and whether it would have decided alike."""
+    facts = dict(decision.inputs)
+    verdict = "agrees" if said == decision.choice else f"would {said}"
+    words = f"model: {seconds_text(facts[INLINED])} inlined, {seconds_text(facts[REALIZED])} realized: {verdict}"
+    return element("span", words, class_="sx-muted")
 
 
 def _spoken(choice: Any) -> str:

@@ -74,7 +74,7 @@ def styles() -> Html:
 @lru_cache(maxsize=1)
 def scripts() -> Html:
     """The one ``<script>`` element. Running it again is harmless: the second run only looks for new roots."""
-    return element("script", Html("\n".join(map(asset, ("provenance.js", "explorer.js", "steps.js")))))
+    return element("script", Html("\n".join(map(asset, ("provenance.js", "explorer.js", "steps.js", "switches.js")))))
 
 
 def pane_markup(pane: Pane, *, alone: bool, is_open: bool) -> Html:

@@ -34,6 +34,8 @@ FIRST = ("capture", "kernels")  # what stands beside each other at the start: wh
 # an object at once or it is no use. So an output includes as many kernels as fit these limits, counted in lines of
 # source; a page, and the stepper on demand, have all.
 MOST_DISASSEMBLED = {"cpu": (4, 500), "cuda": (2, 160)}  # kernels, lines of source
+# Realization is tried in every combination (2**values lowerings) for so many values, in programs of so many kernels.
+MOST_RELOWERED = (3, 12)
 
 
 def view(compilation: Any, full: bool = False) -> View:
@@ -246,6 +248,9 @@ def about(compilation: Any) -> Iterator[tuple[str, Callable[[], list[Pane]]]]:
     decided = {whose: half.decisions for whose, half in halves.items() if half.decisions}
     if decided:
         yield "Why?", lambda: [_together({whose: _decisions_pane(taken) for whose, taken in decided.items()})]
+    asked = {whose: half for whose, half in halves.items() if _is_worth_asking(half)}
+    if asked:
+        yield "What if?", lambda: [_together({whose: _what_if_pane(half) for whose, half in asked.items()})]
     if compilation.partition is not None and not compilation.fallback:
         yield "Memory over time", lambda: list(panes_of(compilation.memory()).panes)
     counted = {w: half for w, half in halves.items() if half.operators is not None and half.schedule is not None}
@@ -256,6 +261,21 @@ def about(compilation: Any) -> Iterator[tuple[str, Callable[[], list[Pane]]]]:
     timed = {whose: half.timings for whose, half in halves.items() if half.timings}
     if timed:
         yield "Timings", lambda: [_together({w: timings_pane(seconds, STAGES) for w, seconds in timed.items()})]
+
+
+def _is_worth_asking(compilation: Any) -> bool:
+    """Whether some values could be inlined or realized, and so few that all combinations are soon worked out."""
+    if compilation.loops is None or compilation.kernels is None or len(compilation.kernels) > MOST_RELOWERED[1]:
+        return False
+    decisions = compilation.loops.decisions
+    count = sum(d.topic == "realize" and len(d.candidates) > 1 for d in decisions)
+    return 0 < count <= MOST_RELOWERED[0]
+
+
+def _what_if_pane(compilation: Any) -> Pane:
+    from ..measure.what_if import realization_table
+
+    return replace(panes_of(realization_table(compilation)).panes[0], title="What if?")
 
 
 def _decisions_pane(decisions: Any) -> Pane:

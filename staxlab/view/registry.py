@@ -46,6 +46,8 @@ RENDERERS: dict[str, str] = {
     "LoopProgram": "loops",
     "LoopBody": "loops",
     "SplitMap": "splitting",
+    "RealizationTable": "what_if",
+    "WhatIf": "what_if",
     "Schedule": "schedule",
     "Kernel": "kernels",
     "KernelSet": "kernels",
