@@ -24,6 +24,7 @@ from .errors import (
     RecompileWarning,
     ScheduleError,
     StaxError,
+    SubscriptError,
     TransformError,
 )
 from .options import Decision, DeviceSpec, Options
@@ -47,6 +48,7 @@ __all__ = [
     "RecompileWarning",
     "ScheduleError",
     "StaxError",
+    "SubscriptError",
     "TransformError",
     "compile",
     "errors",

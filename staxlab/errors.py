@@ -78,9 +78,10 @@ class MissingDependencyError(StaxError, ImportError):
     """An optional package is needed for this feature; the remedy names the extra to install."""
 
 
-class SubscriptError(IndexError, RuntimeError):
-    """A subscript read at run time is out of range. Eager execution raises an IndexError for some operators (``x[i]``)
-    and a RuntimeError for others (``gather``); this is both, so that what catches one of them still does."""
+class SubscriptError(StaxError, IndexError, RuntimeError):
+    """A subscript that is data is out of range: the message has its value, its position in the index tensor and the
+    size it exceeds (:mod:`staxlab.capture.subscripts`). Eager execution raises an IndexError for some operators
+    (``x[i]``) and a RuntimeError for others (``gather``); this is both, so that what catches one of them still does."""
 
 
 class FallbackWarning(UserWarning):

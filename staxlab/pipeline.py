@@ -23,6 +23,7 @@ import torch
 
 from .capture.autograd import autograd_obstacle
 from .capture.module import GraphModule, Interpreter
+from .capture.subscripts import explain, has_subscripts
 from .capture.values import memory_obstacle
 from .compilation import STAGES, Compilation, Fallback, Stage
 from .errors import (
@@ -421,7 +422,34 @@ def _after(name: str) -> tuple[Stage, ...]:
 
 
 def _half_executor(compilation: Compilation) -> Callable[[list[torch.Tensor]], Any] | None:
-    """What runs a forward or backward half, or a region without halves."""
+    """What runs a forward or backward half, or a region without halves, and says which subscript was out of range."""
+    run, operators, transforms = _runner(compilation), compilation.operators, compilation.transforms
+    if run is None or (operators is None and transforms is None):
+        return run
+    if operators is None:
+        return _explained(run, transforms.final)
+    return _explained(run, operators.module, [node.args[0] for node in operators.write_backs])
+
+
+def _explained(
+    run: Callable[[list[torch.Tensor]], Any], module: GraphModule, written: Sequence[Any] = ()
+) -> Callable[[list[torch.Tensor]], Any]:
+    if not has_subscripts(module):
+        return run
+
+    def explained(inputs: list[torch.Tensor]) -> Any:
+        try:
+            return run(inputs)
+        except (IndexError, RuntimeError) as error:
+            found = explain(module, inputs, written)
+            if found is None:
+                raise
+            raise found from error
+
+    return explained
+
+
+def _runner(compilation: Compilation) -> Callable[[list[torch.Tensor]], Any] | None:
     if compilation.artifact is not None:
         call = compilation.artifact.call
         constants = _tensor_constants(compilation)

@@ -25,6 +25,7 @@ from ..errors import CaptureError
 from ..provenance import SourceLocation
 from .failing import is_foreign, may_fail
 from .outside import reseeded
+from .subscripts import out_of_range
 
 #: Functions that set or move a generator's state without drawing.
 RESEEDING = frozenset({"manual_seed", "seed", "set_rng_state", "fork_rng", "manual_seed_all", "set_state", "seed_all"})
@@ -200,7 +201,13 @@ class Watcher(TorchDispatchMode):
         if torch.Tag.data_dependent_output in tags or name in _READS_DATA:
             facts.reads_data = True
         self._before_writes(func, name, args, kwargs)
-        return self._run_out(func, args, kwargs) if "out" in func._overloadname else func(*args, **kwargs)
+        try:
+            return self._run_out(func, args, kwargs) if "out" in func._overloadname else func(*args, **kwargs)
+        except (IndexError, RuntimeError) as error:
+            found = out_of_range(func, args, kwargs)
+            if found is None:
+                raise
+            raise found.error(self.locate()) from error
 
     def _run_out(self, func: Any, args: tuple, kwargs: dict) -> Any:
         """Run an operation with ``out=``, which gives a tensor of another shape the shape of the result."""

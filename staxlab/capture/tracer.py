@@ -27,7 +27,7 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-from ..errors import CaptureError, SideEffectWarning, StaxError
+from ..errors import CaptureError, SideEffectWarning, StaxError, SubscriptError
 from ..options import Options
 from ..provenance import SourceLocation, warn_user
 from ..specialize.ambient import read_ambient, recording
@@ -46,6 +46,7 @@ from .proxy import Proxy, Symbol, SymbolTable
 from .python_state import PythonState
 from .record import Capture, Input, ShapeRead
 from .spelling import Frame, property_access, spell, tensor_methods
+from .subscripts import subscript_error
 from .values import (
     autocast_state,
     call_with_autocast,
@@ -157,6 +158,9 @@ class Tracer(TorchFunctionMode):
             self._check_after(random_state, python_state)
             spec = self._finish(result)
             self.effects += self.outside.effects + python_state.effects()
+        except SubscriptError:
+            undo = False
+            raise
         except StaxError as error:
             python_state.restore()
             random_state.restore_python()
@@ -342,6 +346,8 @@ class Tracer(TorchFunctionMode):
             self._check_not_caught()
             check_transforms()
             return self._intercept(func, args, kwargs)
+        except SubscriptError:
+            raise  # what eager execution raises, too
         except StaxError as error:
             if error.where is None and self.frame.location is not None:
                 error = type(error)(error.what, where=self.frame.location, remedy=error.remedy)
@@ -497,9 +503,7 @@ class Tracer(TorchFunctionMode):
             check_plain(func, value)
             self.gates.append(DataGate(node, "value", value, self.frame.location))
         elif not facts.mutates:
-            raise CaptureError(
-                f"{target_name(func)} returns nothing and changes no tensor: its effect cannot be recorded"
-            )
+            raise CaptureError(f"{target_name(func)} returns nothing and changes no tensor, which no graph records")
         return value
 
     def _value(self, func: Any, args: tuple, kwargs: dict, tensors: list[torch.Tensor], facts: CallFacts) -> Any:
@@ -520,11 +524,12 @@ class Tracer(TorchFunctionMode):
                     return func(*args, **kwargs)
             torch._C._set_grad_enabled(False)
             return func(*args, **kwargs)
-        except (StaxError, TypeError):
-            raise  # a TypeError is decided by types alone, and `x == None` relies on being allowed to catch it
         except Exception as error:
-            self.caught = (error, self.frame.location)
-            raise
+            error = subscript_error(error, func, args, kwargs, self.frame.location)
+            # A TypeError is decided by types alone, and `x == None` relies on being allowed to catch it.
+            if isinstance(error, SubscriptError) or not isinstance(error, (StaxError, TypeError)):
+                self.caught = (error, self.frame.location)
+            raise error
         finally:
             watcher.inside = False
             if not inference:
