@@ -42,7 +42,7 @@ KindOf = Callable[[Node], str]
 #: Kinds whose results may be computed again in the backward pass.
 CHEAP = frozenset({"pointwise", "view", "storage view", "item", "reduction", "factory", "joining", "indexing"})
 #: Kinds of generated loops, into which what they read can be fused.
-FUSING = frozenset({"pointwise", "reduction", "normalization", "factory", "joining", "indexing"})
+FUSING = frozenset({"pointwise", "reduction", "scan", "normalization", "factory", "joining", "indexing", "window"})
 VIEWS = frozenset({"view", "storage view"})
 
 #: A reduction is one whose results are this many times smaller than what it reads.
@@ -271,6 +271,8 @@ class _Analysis:
         kind = self.kind.producer(node)
         if kind in ("library", "fallback", "random"):
             return "PyTorch's routine writes it"
+        if kind == "scan":
+            return "a scan is written"
         if kind == "reduction" or (kind == "normalization" and self._is_reduced(node)):
             return "a reduction is written"
         return ""

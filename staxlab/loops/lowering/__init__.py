@@ -13,6 +13,7 @@ from . import (  # noqa: F401  (importing a module registers its rules)
     joining,
     library,
     normalizations,
+    pooling,
     reductions,
     unary,
     views,

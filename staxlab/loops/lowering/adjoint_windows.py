@@ -29,6 +29,7 @@ from .call import Call
 from .joining import lower_diagonal_scatter, lower_select_scatter, lower_slice_scatter
 from .registry import Decline, lowering
 from .values import TensorValue
+from .windows import each, elements_in, holds, product_of
 
 MOST_CANDIDATES = 16
 
@@ -126,19 +127,6 @@ class Candidate:
 Candidates = Callable[[Expr], list[Candidate]]
 
 
-def _holds(ops: Ops, tests: Sequence[tuple[Expr, int, int]]) -> Any:
-    """The conjunction of the tests; None if they hold whatever the subscripts are."""
-    result = None
-    for expression, low, high in tests:
-        bounds = expression.bounds()
-        value = ops.index_value(expression, torch.int64)
-        for operation, limit, known in (("ge", low, low <= bounds.lower), ("lt", high, bounds.upper < high)):
-            if not known:
-                test = ops.apply(operation, value, ops.constant(limit, torch.int64))
-                result = test if result is None else ops.logical_and(result, test)
-    return result
-
-
 def gathered(
     call: Call,
     gradient: TensorValue,
@@ -165,7 +153,7 @@ def gathered(
             def read(handler: Ops, place: Index = place, chosen: tuple[Candidate, ...] = chosen) -> Any:
                 return element(handler, index, place, chosen) if element else gradient.load(handler, place)
 
-            inside = _holds(ops, [test for c in chosen for test in c.tests])
+            inside = holds(ops, [test for c in chosen for test in c.tests])
             total = ops.add(total, read(ops) if inside is None else ops.masked(inside, read, 0))
         return total
 
@@ -191,7 +179,7 @@ def lower_unfold_backward(call: Call, gradient: TensorValue, sizes, dim: int, si
         i, total = Expr.of(index[dim]), ops.constant(0, call.meta.dtype)
         for back in reversed(range(overlap)):
             window, position = i // step - back, i % step + back * step
-            inside = _holds(ops, [(window, 0, count), (position, 0, size)])
+            inside = holds(ops, [(window, 0, count), (position, 0, size)])
             place = (*index[:dim], window, *index[dim + 1 :], position)
 
             def read(handler: Ops, place: Index = place) -> Any:
@@ -201,11 +189,6 @@ def lower_unfold_backward(call: Call, gradient: TensorValue, sizes, dim: int, si
         return total
 
     return call.computed(compute, shape, call.meta.dtype, (gradient,))
-
-
-def _each(value: int | Sequence[int], count: int) -> list[int]:
-    values = [value] if isinstance(value, int) else list(value)
-    return values * count if len(values) == 1 else values
 
 
 def _windows(extent: int, size: int, step: int, padding: int, count: int, exact: bool) -> Candidates:
@@ -232,8 +215,8 @@ def lower_max_pool_backward(
 ) -> TensorValue:
     """The gradient of every window whose greatest element this is."""
     rank = 3 if "3d" in call.node.target._opname else 2
-    size, padding, dilation = (_each(value, rank) for value in (size, padding, dilation))
-    step = _each(step, rank) or size
+    size, padding, dilation = (each(value, rank) for value in (size, padding, dilation))
+    step = each(step, rank) or size
     extents, counts = call.meta.shape[-rank:], gradient.shape[-rank:]
     reach = [(s - 1) * d + 1 for s, d in zip(size, dilation, strict=True)]
     windows = [_windows(*numbers, exact=False) for numbers in zip(extents, reach, step, padding, counts, strict=True)]
@@ -258,43 +241,20 @@ def lower_avg_pool_backward(
 ) -> TensorValue:
     """The gradient of every window the element lies in, divided by the number of elements in that window."""
     rank, dtype = 3 if "3d" in call.node.target._opname else 2, call.meta.dtype
-    size, padding = _each(size, rank), _each(padding, rank)
-    step = _each(step, rank) or size
+    size, padding = each(size, rank), each(padding, rank)
+    step = each(step, rank) or size
     extents, counts = call.meta.shape[-rank:], gradient.shape[-rank:]
     windows = [_windows(*numbers, exact=True) for numbers in zip(extents, size, step, padding, counts, strict=True)]
 
     def element(ops: Ops, index: Index, place: Index, chosen: tuple[Candidate, ...]) -> Any:
         factors = None if divisor else [
-            _elements_in(ops, c.place, n, k, s, p, count, count_padding)
+            elements_in(ops, c.place, n, k, s, p, count, count_padding)
             for c, n, k, s, p, count in zip(chosen, extents, size, step, padding, counts, strict=True)
         ]  # fmt: skip
-        total = ops.constant(divisor, torch.int64) if divisor else _product(ops, factors)
+        total = ops.constant(divisor, torch.int64) if divisor else product_of(ops, factors)
         return ops.truediv(gradient.load(ops, place), ops.to_dtype(total, dtype))
 
     return gathered(call, gradient, windows, element)
-
-
-def _elements_in(
-    ops: Ops, window: Expr, extent: int, size: int, step: int, padding: int, count: int, count_padding: bool
-) -> Any:
-    """How many elements a window has along a dimension: fewer at the ends, where it is cut."""
-    start = window * step - padding
-    last = (count - 1) * step - padding + size
-    if last <= extent + (padding if count_padding else 0) and (count_padding or padding == 0):
-        return ops.constant(size, torch.int64)
-    low, high = ops.index_value(start, torch.int64), ops.index_value(start + size, torch.int64)
-    high = ops.minimum(high, ops.constant(extent + padding, torch.int64))
-    if not count_padding:
-        low = ops.maximum(low, ops.constant(0, torch.int64))
-        high = ops.minimum(high, ops.constant(extent, torch.int64))
-    return ops.sub(high, low)
-
-
-def _product(ops: Ops, factors: Sequence[Any]) -> Any:
-    result = factors[0]
-    for factor in factors[1:]:
-        result = ops.mul(result, factor)
-    return result
 
 
 def _adaptive(extent: int, count: int) -> Candidates:

@@ -17,7 +17,7 @@ LIBRARY.update(
         "_scaled_dot_product_efficient_attention _scaled_dot_product_cudnn_attention "
         "_scaled_dot_product_attention_math "
         "_cdist_forward _euclidean_dist _pdist_forward _trilinear "
-        # convolutions, pooling windows and resampling whose gathers a library does better
+        # convolutions and resampling whose gathers a library does better; pools with wide windows
         "convolution _convolution mkldnn_convolution cudnn_convolution convolution_overrideable "
         "max_pool2d_with_indices max_pool3d_with_indices avg_pool2d avg_pool3d "
         "_adaptive_avg_pool2d _adaptive_avg_pool3d "
