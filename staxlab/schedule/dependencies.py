@@ -81,7 +81,9 @@ def _computed_node(name: str, buffer: ComputedBuffer, dtypes: dict) -> ScheduleN
         body, ranges, reduction_ranges, store = normal.body, normal.ranges, normal.reduction_ranges, normal.store
     symbols = body.symbols if isinstance(data, Scan) else body.indices
     written = MemoryAccess(buffer.name, store, symbols)
-    reads = () if empty else body.reads()
+    reads = body.reads() if not empty else ()
+    if body.epilogue is not None and not is_empty(ranges):  # what a sum of nothing is made into
+        reads = reads or body.epilogue.reads()
     if isinstance(data, Scatter):
         reads += (replace(written, buffer=data.base),)
     return ScheduleNode(

@@ -11,6 +11,8 @@ from typing import Any
 import torch
 
 from ...errors import CodegenError
+from ...loops.body import LoopBody
+from ...loops.operands import operands
 from ...options import Decision, DeviceSpec, Options
 from ...provenance import CodeWriter
 from ...schedule.records import Schedule, ScheduleNode
@@ -60,9 +62,8 @@ def kernel_name(node: ScheduleNode, position: int) -> str:
     """``fused_add_relu_mul_sum_0``: the operations in order of first use, the reduction last, the node's number."""
     names: list[str] = []
     if node.body is not None:
-        skipped = {"load", "constant", "to_dtype", "index_value", "masked", "indirect"}
-        names = list(dict.fromkeys(s.operation for s in node.body.all_statements() if s.operation not in skipped))
-    if node.reduction:
+        names = _operation_names(node)
+    if node.reduction and node.kind != "template":
         names.append(node.reduction)
     stem = ""
     for name in names or ["copy"]:
@@ -71,6 +72,21 @@ def kernel_name(node: ScheduleNode, position: int) -> str:
             break
         stem += f"_{name}"
     return f"fused{stem}_{position}"
+
+
+def _operation_names(node: ScheduleNode) -> list[str]:
+    """The operations of a node, each once: of a template those of its operands, the product, those of its epilogue."""
+    skipped = {"load", "constant", "to_dtype", "index_value", "masked", "indirect", "merged"}
+    assert node.body is not None
+
+    def of(body: LoopBody) -> list[str]:
+        return list(dict.fromkeys(s.operation for s in body.all_statements() if s.operation not in skipped))
+
+    if node.kind != "template":
+        return of(node.body)
+    assert node.body.epilogue is not None
+    prologue = [name for operand in operands(node.body) for name in of(operand)]
+    return [*dict.fromkeys(prologue), "matmul", *of(node.body.epilogue)]
 
 
 def _extern_kernel(schedule: Schedule, node: ScheduleNode, position: int, device: DeviceSpec) -> Kernel:
@@ -95,7 +111,10 @@ def _extern_kernel(schedule: Schedule, node: ScheduleNode, position: int, device
 
 def _arguments(schedule: Schedule, node: ScheduleNode) -> tuple[KernelArgument, ...]:
     assert node.body is not None
-    loads = () if node.kind == "reduction" and node.reduction_numel == 0 else node.body.all_statements()
+    empty = node.kind in ("reduction", "template") and node.reduction_numel == 0
+    loads = [] if empty else node.body.all_statements()
+    if node.body.epilogue is not None:
+        loads = [*loads, *node.body.epilogue.all_statements()]
     read = dict.fromkeys(s.args[0] for s in loads if s.operation == "load")
     taken: set[str] = set()
 
@@ -118,7 +137,7 @@ def generate_kernel(
     for argument in arguments:
         stored_name(argument.dtype, argument.buffer)
     loop_plan = None
-    empty_reduction = node.kind in ("reduction", "template") and node.reduction_numel == 0
+    empty_reduction = node.kind == "reduction" and node.reduction_numel == 0
     scope = _scope(schedule, arguments, device)
     scope.origins = node.origins
     emission_writer = CodeWriter()
@@ -201,7 +220,7 @@ def _launch(node: ScheduleNode, scope: Scope, loop_plan: LoopPlan | None, empty:
         "imports": tuple(scope.imports),
         "work": loop_plan.work,
     }
-    if node.kind == "reduction" and not empty:
+    if node.kind in ("reduction", "template") and not empty:
         launch["accumulation"] = accumulation(node, loop_plan)
     return launch
 

@@ -161,6 +161,10 @@ template <int n, class M> STAX_INLINE MaskLanes<M> both(FirstLanes<n>, M mask) {
 }
 template <class M> STAX_INLINE MaskLanes<M> both(MaskLanes<M> lanes, M mask) { return {lanes.mask & mask}; }
 
+// A number known to the compiler, as an argument: the size of a block that stays in registers.
+template <int n> struct Count { static constexpr int value = n; };
+template <int n> constexpr Count<n> count{};
+
 // Lanes that take part get `a`, the others keep `b`: how a tail leaves an accumulator alone.
 template <class V> STAX_INLINE V keep(AllLanes, V a, V) { return a; }
 template <int n, class V> STAX_INLINE V keep(FirstLanes<n>, V a, V b) {
