@@ -243,7 +243,7 @@ class _Follower(Ops):
 
     def __init__(self, ops: Ops, frame: _Frame, notes: _Notes, slot: list | None = None):
         self.ops, self.frame, self.notes, self.slot = ops, frame, notes, slot
-        self.origins = ops.origins
+        self.origins, self.dtypes = ops.origins, getattr(ops, "dtypes", None)
 
     def _same(self, ops: Ops) -> _Follower:
         return _Follower(ops, self.frame, self.notes, self.slot)
@@ -328,6 +328,9 @@ class _Follower(Ops):
         for symbol in subscript.symbols:
             self._made(symbol)
         return subscript
+
+    def proved(self, subscript: Expr, size: int) -> Expr:
+        return self.ops.proved(subscript, size)
 
     def apply(self, operation: str, *operands: Any) -> Any:
         return self._noted(self.ops.apply(operation, *operands))

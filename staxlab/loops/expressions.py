@@ -497,7 +497,7 @@ def _python_atom(atom: Atom) -> str:
     if isinstance(atom, Symbol):
         return atom.name
     sign = "//" if isinstance(atom, FloorDivision) else "%"
-    return f"(({atom.numerator}) {sign} {_parenthesize(str(atom.denominator))})"
+    return f"({_parenthesize(str(atom.numerator))} {sign} {_parenthesize(str(atom.denominator))})"
 
 
 def _truncating_atom(atom: Atom, divide: str, text: Callable[[Expr], str]) -> str:

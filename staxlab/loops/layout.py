@@ -213,7 +213,7 @@ def reshaped(shape: Sequence[int], target: Sequence[int]) -> IndexMap:
             return None
         return Layout(tuple(target), stride, layout.dtype, layout.device, layout.offset)
 
-    runs = _matching_runs(shape, target)
+    runs = matching_runs(shape, target)
 
     def function(i: Index) -> Index:
         result: list[Expr] = []
@@ -237,7 +237,9 @@ def reshaped(shape: Sequence[int], target: Sequence[int]) -> IndexMap:
     return IndexMap(tuple(target), function, relaid, "reshape")
 
 
-def _matching_runs(old: Sequence[int], new: Sequence[int]) -> list[tuple[tuple[int, int], tuple[int, int]]]:
+def matching_runs(old: Sequence[int], new: Sequence[int]) -> list[tuple[tuple[int, int], tuple[int, int]]]:
+    """The smallest runs of dimensions, (first, behind the last), of two shapes of as many elements whose products are
+    equal: what a reshape takes together and apart."""
     runs: list[tuple[tuple[int, int], tuple[int, int]]] = []
     a = b = 0
     while a < len(old) or b < len(new):
