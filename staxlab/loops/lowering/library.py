@@ -88,8 +88,8 @@ LIBRARY.update(
         "col2im "
         # of complex numbers, or of a number by subscripts
         "slice_backward select_backward diagonal_backward index_select gather "
-        # derivatives of special functions
-        "digamma polygamma special_i0e special_i1 special_i1e erfinv i0 "
+        # derivatives of gamma beyond the second
+        "polygamma "
         # of transforms of real numbers, whose spectra are complex
         "view_as_real view_as_complex _conj"
     )
