@@ -7,9 +7,10 @@ The call runs in a thread of its own. When time is up the thread gets an excepti
 loop written in Python. One may not be enough: Python drops an exception that arrives inside a callback of the garbage
 collector or a ``__del__``, and a loop that fills memory spends much of its time there. So it is raised again until
 the thread has ended. A function that still runs after a grace period (it swallows everything, or sits in a long
-library call) no longer holds up the checker, and goes on being interrupted behind it. (A signal
-would be simpler and works only in the main thread of a Unix process.) This protects against accidents. It is no sandbox:
-the code runs with the rights of the student's own process, which is where formative checking belongs.
+library call) no longer holds up the checker, and goes on being interrupted behind it.
+
+A signal would be simpler and works only in the main thread of a Unix process. This protects against accidents. It is no
+sandbox: the code runs with the rights of the student's own process, which is where formative checking belongs.
 """
 
 from __future__ import annotations
