@@ -284,6 +284,8 @@ class JointRecorder(Recorder):
             running = torch._C._current_autograd_node()
             number = running._sequence_nr() if running is not None else -1
             self.position = self.positions.get(number, Position())
+            if target is aten.mul.Tensor and running is not None and _distributes_evenly(running, args):
+                target, args = aten.where.ScalarOther, (*args, 0)
         else:
             self.positions[torch._C._autograd._get_sequence_nr() - 1] = self.position
         node = super()._create(op, target, args, kwargs, val, name=name)
@@ -367,6 +369,20 @@ def _drawn(nodes: list[Node], backward: set[Node]) -> list[Node]:
 
 #: Which results of a random operator with several are the random numbers themselves.
 _NUMBERS_DRAWN = {aten.native_dropout.default: (1,)}
+
+
+#: What finds one element of a whole tensor, and whose derivative is shared out among those equal to it.
+_SELECTING = ("MaxBackward1", "MinBackward1", "MedianBackward0", "NanmedianBackward0")
+
+
+def _distributes_evenly(running: Any, args: tuple) -> bool:
+    """Whether the engine is about to multiply a mask by an equal share of the upstream gradient. On the CPU PyTorch
+    fills the share in where the mask holds, but multiplies while a dispatch mode listens, and 0 times NaN or infinity
+    is not 0."""
+    if running.name() not in _SELECTING or len(args) != 2 or not all(isinstance(a, Node) for a in args):
+        return False
+    mask = args[0].val
+    return isinstance(mask, TensorMeta) and mask.dtype == torch.bool and mask.device.type == "cpu"
 
 
 def _leaf(value: Any) -> Any:
