@@ -323,14 +323,15 @@ class _Recorder(Ops):
         return self._emit(operation, tuple(o.id for o in operands), dtype)
 
 
-def record(buffer: ComputedBuffer, dtypes: Mapping[str, torch.dtype]) -> LoopBody:
-    """Write down a buffer's compute function. ``dtypes`` maps buffer names to stored dtypes.
+def record(buffer: ComputedBuffer, dtypes: Mapping[str, torch.dtype], recorder: _Recorder | None = None) -> LoopBody:
+    """Write down a buffer's compute function. ``dtypes`` maps buffer names to stored dtypes; ``recorder`` is a handler
+    that notes more than others do.
 
     Indices are called ``i0, i1, ...`` and reduction indices (a scan's axis, the summed one of a template)
     ``r0, r1, ...``, outermost first.
     """
     data = buffer.data
-    recorder = _Recorder(dtypes)
+    recorder = recorder or _Recorder(dtypes)
     if isinstance(data, Scan):
         return _checked(buffer, _record_scan(data, recorder), recorder, data.accumulate_dtype)
     indices = tuple(Symbol(f"i{k}", 0, max(n - 1, 0)) for k, n in enumerate(data.ranges))

@@ -5,12 +5,15 @@ Each line keeps its origins, so the terminal listing, the notebook view and the 
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
 
-from ..provenance import CodeWriter, Line, source_of
+from ..provenance import NO_ORIGINS, CodeWriter, Line, source_of
 from .body import LoopBody, Statement, record
+from .intervals import Remarks
+from .intervals import remarks as analyse
 from .ir import (
     BufferArgument,
     Computed,
@@ -53,25 +56,54 @@ def statement_text(statement: Statement) -> str:
     return f"tmp{statement.id} = {text}"
 
 
+class _Listing(CodeWriter):
+    """Collects lines, and for each a remark, which may be empty."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.remarks: list[str] = []
+
+    def emit(self, text: str = "", origins: Iterable[int] = NO_ORIGINS, remark: str = "") -> None:
+        super().emit(text, origins)
+        self.remarks += [remark] * (len(self._lines) - len(self.remarks))
+
+
 def body_lines(body: LoopBody) -> tuple[Line, ...]:
     """The statements of a body, masked blocks indented under their condition."""
-    writer = CodeWriter()
+    writer = _Listing()
+    _write_body(writer, body, {})
+    return writer.lines()
 
+
+def _write_body(writer: _Listing, body: LoopBody, remarks: Mapping[int, str]) -> None:
     def visit(statements: tuple[Statement, ...]) -> None:
         for statement in statements:
             if statement.operation == "masked":
                 writer.emit(f"where tmp{statement.args[0]}:", statement.origins)
                 with writer.indent():
                     visit(statement.args[1].statements)
-            writer.emit(statement_text(statement), statement.origins)
+            writer.emit(statement_text(statement), statement.origins, remarks.get(statement.id, ""))
 
     visit(body.statements)
-    return writer.lines()
 
 
-def program_lines(program: LoopProgram) -> tuple[Line, ...]:
-    """The listing of a program: inputs, buffers with their compute functions, outputs."""
-    writer = CodeWriter()
+def program_lines(program: LoopProgram, intervals: bool = False) -> tuple[Line, ...]:
+    """The listing of a program: inputs, buffers with their compute functions, outputs. ``intervals`` appends to each
+    line what is known of its values, as a comment (:func:`annotated_lines`)."""
+    lines, remarks = annotated_lines(program, intervals)
+    if not intervals:
+        return lines
+    width = max((len(line.text) for line, remark in zip(lines, remarks, strict=True) if remark), default=0)
+    return tuple(
+        Line(f"{line.text:<{width}}  # {remark}", line.origins) if remark else line
+        for line, remark in zip(lines, remarks, strict=True)
+    )
+
+
+def annotated_lines(program: LoopProgram, intervals: bool = True) -> tuple[tuple[Line, ...], tuple[str, ...]]:
+    """The lines of a program, and for each a remark or "": the interval of the value or subscript (Section 6.8), which
+    checks of subscripts went or stayed and why, and how many bits the subscripts of a buffer take."""
+    writer = _Listing()
     dtypes = {b.name: b.layout.dtype for b in (*program.inputs, *program.buffers)}
     for buffer in program.inputs:
         writer.emit(f"input {buffer.name}: {buffer.layout}", buffer.origins)
@@ -86,20 +118,20 @@ def program_lines(program: LoopProgram) -> tuple[Line, ...]:
                 text = f"extern {call.operator}({', '.join(arguments)}){position}  # {call.reason}"
                 writer.emit(text, buffer.origins)
             continue
-        _computed_lines(writer, buffer, record(buffer, dtypes))
+        _computed_lines(writer, buffer, *(analyse(buffer, dtypes) if intervals else (record(buffer, dtypes), None)))
     for position, output in enumerate(program.outputs):
         what = repr(output.constant) if output.name is None else f"{output.name} as {output.layout}"
         writer.emit(f"output {position}: {what}", output.origins)
-    return writer.lines()
+    return writer.lines(), tuple(writer.remarks)
 
 
-def _computed_lines(writer: CodeWriter, buffer: ComputedBuffer, body: LoopBody) -> None:
+def _computed_lines(writer: _Listing, buffer: ComputedBuffer, body: LoopBody, found: Remarks | None) -> None:
     data = buffer.data
-    writer.emit(f"{buffer.name}: {buffer.layout}", buffer.origins)
+    writer.emit(f"{buffer.name}: {buffer.layout}", buffer.origins, found.about if found else "")
     with writer.indent():
         writer.emit(f"for {heading(data, body)}:", buffer.origins)
         with writer.indent():
-            writer.extend(body_lines(body))
+            _write_body(writer, body, found.statements if found else {})
             if isinstance(data, Pointwise):
                 last = f"yield tmp{body.result}"
             elif isinstance(data, Scatter):
@@ -107,7 +139,7 @@ def _computed_lines(writer: CodeWriter, buffer: ComputedBuffer, body: LoopBody) 
                 last = f"{verb} tmp{body.result} into {data.base}[{body.target}]"
             else:
                 last = f"merge tmp{body.result}"
-            writer.emit(last, buffer.origins)
+            writer.emit(last, buffer.origins, found.last if found else "")
         if body.epilogue is not None:
             writer.emit("then:", buffer.origins)
             with writer.indent():
@@ -146,6 +178,6 @@ def _argument_text(argument: Any) -> str:
     return repr(argument)
 
 
-def format_program(program: LoopProgram) -> str:
+def format_program(program: LoopProgram, intervals: bool = False) -> str:
     """The listing as plain text."""
-    return source_of(program_lines(program))
+    return source_of(program_lines(program, intervals))

@@ -273,11 +273,13 @@ class LoopProgram:
 
         return compose(self, name)
 
-    def format(self) -> str:
-        """The listing: every buffer with its layout and its compute function, printed by the formatting handler."""
+    def format(self, intervals: bool = False) -> str:
+        """The listing: every buffer with its layout and its compute function, printed by the formatting handler. With
+        ``intervals``, each line says what is known of its subscript or value, and which checks it spared (Section
+        6.8)."""
         from .formatting import format_program
 
-        return format_program(self)
+        return format_program(self, intervals)
 
     __str__ = format
 

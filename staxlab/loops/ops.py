@@ -18,7 +18,7 @@ Conventions every handler relies on:
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -143,6 +143,9 @@ class Ops:
 
     origins: Origins = NO_ORIGINS
 
+    #: What the buffers hold, where the handler knows: a lowering rule may then ask for intervals (Section 6.8).
+    dtypes: Mapping[str, torch.dtype] | None = None
+
     def load(self, buffer: str, index: Expr) -> Any:
         """The element of ``buffer`` at the flat storage subscript ``index`` (in elements)."""
         raise NotImplementedError
@@ -167,6 +170,11 @@ class Ops:
         """A subscript read at run time (an integer value): negative ones count from the end, and with ``check`` an
         index outside [-size, size) is an error. Returns an expression with a fresh symbol in [0, size)."""
         raise NotImplementedError
+
+    def proved(self, subscript: Expr, size: int) -> Expr:
+        """The subscript, which was proved to lie in [0, size) and so needs neither fix-up nor check (Section 6.8). A
+        handler that explains notes it."""
+        return subscript
 
     def apply(self, operation: str, *operands: Any) -> Any:
         raise NotImplementedError

@@ -381,6 +381,9 @@ class Substituted(Ops):
     def indirect(self, value: Any, size: Expr, *, check: bool = True) -> Expr:
         return self.ops.indirect(value, size, check=check)
 
+    def proved(self, subscript: Expr, size: int) -> Expr:
+        return self.ops.proved(Expr.of(subscript).substitute(self.values), size)
+
     def apply(self, operation: str, *operands: Any) -> Any:
         return self.ops.apply(operation, *operands)
 

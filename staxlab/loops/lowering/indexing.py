@@ -4,7 +4,8 @@
 ones count from the end, one out of range is an error. But an index that is itself computed from loop indices, as
 ``x[(arange(128) * 3) % 128]`` has it, is no data at all: its compute function is run under an interpretation whose
 values are subscript expressions (:class:`Subscripts`), and the read becomes direct, without index buffer or check
-(Example 6.3).
+(Example 6.3). And where a value from memory was brought into range on the way, as ``x[idx.clamp(0, 127)]`` has it, its
+interval shows that the check can go (:mod:`staxlab.loops.intervals`).
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import torch
 
 from ...provenance import Origins
 from ..expressions import Expr
+from ..intervals import Intervals, within_size
 from ..ir import Index
 from ..layout import broadcast
 from ..ops import Ops
@@ -82,10 +84,13 @@ def subscript(ops: Ops, index: TensorValue, position: Index, extent: int, negati
     except NotASubscript:
         expression = None
     if expression is not None and expression.bounds().within(0, extent - 1):
-        return expression
+        return ops.proved(expression, extent)
+    known = index.load(Intervals(ops.dtypes), position) if ops.dtypes is not None else None
     value = index.load(ops, position)
     if ops.dtype_of(value) != torch.int64:
         value = ops.to_dtype(value, torch.int64)
+    if within_size(known, extent) and (negative != "error" or known.interval.lower >= 0):
+        return ops.indirect(value, Expr.of(extent), check=False)
     if negative == "error":
         zero = ops.constant(0, torch.int64)
         value = ops.where(ops.lt(value, zero), ops.constant(extent, torch.int64), value)
