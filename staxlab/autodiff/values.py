@@ -42,7 +42,9 @@ KindOf = Callable[[Node], str]
 #: Kinds whose results may be computed again in the backward pass.
 CHEAP = frozenset({"pointwise", "view", "storage view", "item", "reduction", "factory", "joining", "indexing"})
 #: Kinds of generated loops, into which what they read can be fused.
-FUSING = frozenset({"pointwise", "reduction", "scan", "normalization", "factory", "joining", "indexing", "window"})
+FUSING = frozenset(
+    {"pointwise", "reduction", "scan", "scatter", "normalization", "factory", "joining", "indexing", "window"}
+)
 VIEWS = frozenset({"view", "storage view"})
 
 #: A reduction is one whose results are this many times smaller than what it reads.
@@ -275,6 +277,8 @@ class _Analysis:
             return "a scan is written"
         if kind == "reduction" or (kind == "normalization" and self._is_reduced(node)):
             return "a reduction is written"
+        if kind == "scatter":
+            return "a scatter is written"
         return ""
 
     def _unsavable(self, node: Node) -> str:

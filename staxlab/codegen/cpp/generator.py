@@ -125,7 +125,8 @@ def _arguments(schedule: Schedule, node: ScheduleNode) -> tuple[KernelArgument, 
         taken.add(name)
         return KernelArgument(name, buffer, role, schedule.layouts[buffer].dtype)
 
-    return (*(argument(b, "input") for b in read), argument(node.buffers[0], "output"))
+    written = "inout" if node.base is not None else "output"  # a scatter finds there what it adds to
+    return (*(argument(b, "input") for b in read), argument(node.buffers[0], written))
 
 
 def generate_kernel(

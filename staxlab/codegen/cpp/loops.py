@@ -57,9 +57,13 @@ class Emission:
     def emit(self, text: str, origins: Origins | None = None) -> None:
         self.writer.emit(text, self.origins if origins is None else origins)
 
+    def handler(self, lanes_text: str | None) -> CppOps:
+        """A C++ handler, whose lines wait in ``scope.writers``."""
+        return CppOps(self.scope, lanes_text)
+
     def replay(self, lanes_text: str | None) -> tuple[CppOps, CppValue]:
-        """Run the body under the C++ handler; its lines wait in ``scope.writers``."""
-        handler = CppOps(self.scope, lanes_text)
+        """Run the body under the C++ handler."""
+        handler = self.handler(lanes_text)
         return handler, self.body.replay(handler)
 
     def flush(self, level: int) -> None:
@@ -146,11 +150,11 @@ def write_pointwise(emission: Emission) -> None:
             if not plan.parallel:
                 pragma(emission, 1)
             with emission.block(for_loop(innermost, plan.lanes)):
-                _element(emission, last, "", "void")
+                element_function(emission, last, "", "void")
                 emission.emit(f"if ({innermost.name} < {whole}) element(all_lanes);")
                 emission.emit(f"else element(first<{tail}>);")
         else:
-            _element(emission, last, f"i64 {innermost.name}, ", "void")
+            element_function(emission, last, f"i64 {innermost.name}, ", "void")
             emission.emit(
                 f"for (i64 {innermost.name} = 0; {innermost.name} < {whole}; {innermost.name} += {plan.lanes})"
             )
@@ -169,7 +173,7 @@ def _reduced_single(emission: Emission, handler: CppOps, value: CppValue) -> Cpp
     return value
 
 
-def _element(emission: Emission, level: int, parameters: str, result: str, returned: str = "") -> None:
+def element_function(emission: Emission, level: int, parameters: str, result: str, returned: str = "") -> None:
     """The innermost body as a local function of the lanes that take part."""
     arguments = f"{parameters}auto lanes"
     head = f"const auto element = {captures(emission)}({arguments}) __attribute__((always_inline))"

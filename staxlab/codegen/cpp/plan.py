@@ -59,6 +59,7 @@ class LoopPlan:
     reduction without vectors) or "outer" (the vectorised loop is kept, the reduced loops run inside it).
     ``chunks > 1`` cuts the first reduced loop into pieces of ``chunk`` iterations with partial results of their own.
     ``strips`` keeps the running results of an "outer" reduction in the first-level cache instead of registers.
+    ``split`` is the loop of a scatter whose pieces are shared among threads (form "scatter").
     ``tile`` is the other index of a two-dimensional tile (it is not among ``outer`` then).
     ``prefetch`` is how many bytes ahead of each consecutive read its cache line is asked for (0: not at all);
     ``streamed`` makes stores bypass the caches. ``work`` estimates the whole node in vector operations.
@@ -77,6 +78,7 @@ class LoopPlan:
     chunk: int = 0
     strips: bool = False
     tile: Symbol | None = None
+    split: Symbol | None = None
     prefetch: int = 0
     streamed: bool = False
     work: int = 0
@@ -193,7 +195,7 @@ def plan(node: ScheduleNode, device: DeviceSpec, options: Options, bytes_read: i
     decisions.append(decision)
     return LoopPlan(
         form, tuple(outer), tuple(inner), vector, innermost, lanes, parallel, along, accumulators, chunks, chunk,
-        strips, tile, prefetch, streamed, round(work), tuple(decisions),
+        strips, tile, None, prefetch, streamed, round(work), tuple(decisions),
     )  # fmt: skip
 
 
@@ -232,7 +234,7 @@ def _position_dtype(node: ScheduleNode) -> torch.dtype:
     return torch.int32 if node.reduction_numel < 2**31 and element_bytes(node.accumulate_dtype) <= 4 else torch.int64
 
 
-position_dtype = _position_dtype
+position_dtype, access_cost, operation_cost = _position_dtype, _access_cost, _operation_cost
 
 
 def _choose_vector(

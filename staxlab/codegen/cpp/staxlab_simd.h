@@ -405,6 +405,19 @@ template <class S, class F, class V, class K> STAX_INLINE void scatter(S* p, F a
     for (int k = 0; k < lanes_of<V>; ++k)
         if (lanes.active(k)) *(element_of<R>*)(p + address(k)) = r[k];
 }
+// What a scatter does to memory: an element, a vector of neighbours, or lane after lane, which may hit one element twice.
+template <class S, class T, class M> STAX_INLINE void combine(S* p, T x, M merge) { store(p, merge(load(p), x)); }
+template <class S, class V, class K, class M> STAX_INLINE void combine_vector(S* p, V x, K lanes, M merge) {
+    store_vector(p, merge(load<V>(p, lanes), x), lanes);
+}
+template <class S, class F, class V, class K, class M>
+STAX_INLINE void combine_lanes(S* p, F address, V x, K lanes, M merge) {
+    element_of<V> lane[lanes_of<V>];
+    __builtin_memcpy(lane, &x, sizeof(V));
+#pragma GCC unroll 16
+    for (int k = 0; k < lanes_of<V>; ++k)
+        if (lanes.active(k)) combine(p + address(k), (typename memory<S>::value)lane[k], merge);
+}
 // A square of elements turned over in registers: afterwards v[i] holds what was element i of every vector. Each round
 // exchanges the off-diagonal blocks of pairs of vectors that are `half` apart, halving the blocks every time.
 template <int half, class V> STAX_INLINE void turn(V* v) {

@@ -350,6 +350,28 @@ class CppOps(Ops):
 
     def store_positions(self, buffer: str, index: Expr, text: str) -> None:
         """Write a vector of positions, which may be narrower than the int64 in memory."""
+    def combine(self, buffer: str, index: Expr, value: CppValue, merge: str) -> None:
+        """Put ``merge`` (a C++ function of two; "": the second) of an element and a value in the element's place, at a
+        subscript that may be data: nothing is touched where that is out of range. Lanes side by side are merged as a
+        vector, others one after the other."""
+        pointer, _ = self.argument(buffer)
+        writer = self.scope.writers[-1]
+        last = f", {merge}" if merge else ""
+        if self.scope.vector is not None and self._step(index) != 1:
+            name = "combine_lanes" if merge else "scatter"
+            address = f"[=](i64 lane) {{ return {self._lane_text(index)}; }}"
+            text = self.as_vector(value)
+            writer.emit(f"{name}({pointer}, {address}, {text}, {self._lanes_of(index)}{last});", self.origins)
+            return
+        target = f"{pointer} + {index.c_style()}"
+        if self.scope.vector is not None:
+            name = "combine_vector" if merge else "store_vector"
+            text = f"{name}({target}, {self.as_vector(value)}, {self.lanes_text or 'all_lanes'}{last});"
+        else:
+            text = f"{'combine' if merge else 'store'}({target}, {value.text}{last});"
+        guards = [inside for s in index.symbols & self.indirects.keys() if (inside := self.indirects[s][1])]
+        writer.emit(f"if ({' && '.join(sorted(guards))}) {text}" if guards else text, self.origins)
+
         pointer, _ = self.argument(buffer)
         index = self._relative(buffer, index)
         step = self._step(index)

@@ -16,6 +16,7 @@ from . import (  # noqa: F401  (importing a module registers its rules)
     pooling,
     reductions,
     special,
+    scatters,
     unary,
     views,
 )

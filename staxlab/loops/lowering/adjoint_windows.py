@@ -71,12 +71,11 @@ lowering("_efficientzerotensor", kind="factory")(lambda call, size, **_: _zeros(
 _SELECTING = frozenset("argmax argmin max min kthvalue median nanmedian mode".split())
 
 
-@lowering("scatter.src", kind="joining")
 def lower_scatter_selected(
     call: Call, x: TensorValue, dim: int, indices: TensorValue, source: TensorValue
 ) -> TensorValue:
     """The adjoint of ``x.max(dim)`` and its like writes one element of each row: ``x`` but where the row's position is
-    the subscript. Positions that such an operator found need no check, which others do; those are a library call."""
+    the subscript. Positions that such an operator found need no check, which others do (:mod:`.scatters`)."""
     if x.ndim == 0 or indices.ndim != x.ndim or indices.dtype != torch.int64:
         raise Decline("a scatter into a number")
     dim %= x.ndim

@@ -18,11 +18,13 @@ import torch
 
 from ...capture.graph import Node, TensorMeta
 from ...provenance import Origins, unite
+from ...operators.structure import flatten
 from ..expressions import ZERO, Expr
 from ..ir import Index, Pointwise, Reduction, Scan, Scatter
 from ..layout import IndexMap, broadcast, is_injective, numel
 from ..ops import Ops, compute_dtype
 from .values import HALF, Box, Number, TensorValue, convert, promote, result_type
+from .registry import RULES
 
 if TYPE_CHECKING:
     from .graph import GraphLowering
@@ -256,7 +258,8 @@ class Call:
     ) -> TensorValue:
         """A copy of ``base`` with the elements of the box ``ranges`` combined into it by ``kind`` (one of
         :data:`~..ir.SCATTERS`). ``compute(ops, index)`` yields the subscript in the result and the element, of the
-        compute dtype of ``base``; ``operands`` are the values it reads, for provenance."""
+        compute dtype of ``base``; ``operands`` are the values it reads, for provenance. There is no copy where ``base``
+        is another scatter's result that nobody else reads."""
         shape, dtype = base.shape, base.dtype
         if numel(ranges) == 0 or numel(shape) == 0:
             return self.pointwise(lambda ops, x: x, base, shape=shape, dtype=dtype)
@@ -266,14 +269,12 @@ class Call:
             position, value = compute(ops, index)
             return position, convert(ops, value, dtype)
 
-        copy = self.pointwise(lambda ops, x: x, base, shape=shape, dtype=dtype)
-        if shape == self.meta.shape and is_injective(shape, self.meta.stride):
-            copy.box.stride = self.meta.stride
-        self.lowering.realize(copy.box, "the memory that a scatter writes to")
+        memory = base.box if self._takes_over(base) else self._copied(base)
+        self.lowering.realize(memory, "the memory that a scatter writes to")
         box = Box(shape, dtype, self.device, None)
-        box.stride = copy.box.layout.stride
+        box.stride = memory.layout.stride
         origins = self._origins((base, *operands))
-        box.data = Scatter(tuple(ranges), copy.box.name, kind, dtype, tagged, origins)
+        box.data = Scatter(tuple(ranges), memory.name, kind, dtype, tagged, origins)
         self.lowering.pending.append((box, f"a scatter by {kind}"))
         return TensorValue(box)
 
@@ -309,3 +310,26 @@ class Call:
 
 
 _NEUTRAL: dict[str, Number] = {"sum": 0, "prod": 1, "any": False, "all": True}
+    def _copied(self, base: TensorValue) -> Box:
+        """A box of its own with the contents of ``base``, in eager's layout where that is known."""
+        copy = self.pointwise(lambda ops, x: x, base, shape=base.shape, dtype=base.dtype).box
+        if base.shape == self.meta.shape and is_injective(base.shape, self.meta.stride):
+            copy.stride = self.meta.stride
+        return copy
+
+    def _takes_over(self, base: TensorValue) -> bool:
+        """Whether ``base`` is what another scatter made and nobody else reads: then this one may go on in its memory.
+        The other may belong to the same rule (it has no memory yet), or to the operator whose only user this one is."""
+        box, source = base.box, self.node.args[0]
+        if base.view is not None or not isinstance(box.data, Scatter):
+            return False
+        if not box.is_stored:
+            return True
+        if not isinstance(source, Node) or self.lowering.values.get(source) is not base:
+            return False
+        rule = RULES.get(source.target)
+        reads = sum(leaf is source for leaf in flatten((self.node.args, self.node.kwargs)))
+        alone = list(source.users) == [self.node] and reads == 1
+        made_there = rule is not None and rule.kind == "scatter"
+        return made_there and alone and box.layout.stride == self.meta.stride
+

@@ -274,6 +274,11 @@ class GraphLowering:
             first = user.val if isinstance(user.val, TensorMeta) else user.val[0]
             return bool(first.numel) and (rule.passes > 1 or first.numel < node.val.numel)
         return user.target._opname in _READ_ALL and bool(user.val.numel) and self._is_read_whole(user)
+        if rule.kind == "scan" and user.args[0] is node:
+            long = bool(node.val.shape) and node.val.shape[user.args[1]] > 1  # else it is its operand, inlined
+            return long and bool(node.val.numel) and bool(user.users)
+        if rule.kind == "scatter":
+            return bool(user.val.numel) and bool(user.users) and _scatters_whole(user, node)
 
     def _cost(self, box: Box) -> Cost:
         layout = Layout.contiguous(box.shape, box.dtype, box.device)
@@ -521,6 +526,17 @@ _READ_ALL = frozenset(
 )
 
 _NOTHING = TensorMeta((0,), (1,), torch.uint8, torch.device("cpu"))
+
+def _scatters_whole(user: Node, node: Node) -> bool:
+    """Whether a scatter reads all of ``node``: what it copies, slices, and of elements those that have a subscript."""
+    if user.args[0] is node:
+        return True
+    if user.target._opname in ("index_add", "index_copy", "index_reduce"):
+        return user.args[3] is node
+    is_source = user.target._opname.startswith("scatter") and user.args[3] is node
+    return is_source and user.args[2].val.shape == node.val.shape
+
+
 
 
 def _without_aliasing(target: Any) -> Any:

@@ -25,8 +25,9 @@ def kind_of(node: Node) -> str:
     """The kind of a node of an operator graph:
 
     * ``"input"``, ``"constant"``: placeholders and ``get_attr``; ``"item"``: one of several results (``getitem``)
-    * ``"pointwise"``, ``"reduction"``, ``"scan"``, ``"normalization"``, ``"factory"``, ``"joining"``, ``"indexing"``,
-      ``"window"``: generated loops, into which what they read may be fused
+    * ``"pointwise"``, ``"reduction"``, ``"scan"``, ``"scatter"``, ``"normalization"``, ``"factory"``, ``"joining"``,
+      ``"indexing"``, ``"window"``: generated loops, into which what they read may be fused
+    * ``"template"``: loops laid out by hand, whose operands may be fused into them: a small matrix product
     * ``"view"``: a change of subscript; ``"storage view"``: a view of something that has to be in memory
     * ``"random"``: draws from the generator; ``"library"``: PyTorch's own routine by design; ``"fallback"``: PyTorch's
       own for want of a rule, dtypes that loops do not know included
