@@ -275,10 +275,10 @@ class _Analysis:
             return "PyTorch's routine writes it"
         if kind == "scan":
             return "a scan is written"
-        if kind == "reduction" or (kind == "normalization" and self._is_reduced(node)):
-            return "a reduction is written"
         if kind == "scatter":
             return "a scatter is written"
+        if kind == "reduction" or (kind == "normalization" and self._is_reduced(node)):
+            return "a reduction is written"
         return ""
 
     def _unsavable(self, node: Node) -> str:

@@ -342,14 +342,6 @@ class CppOps(Ops):
             lane = self._lane_text(index)
             writer.emit(f"scatter({pointer}, [=](i64 lane) {{ return {lane}; }}, {text}, {lanes});", self.origins)
 
-    def _aligned(self, index: Expr) -> bool:
-        """Whether every vector along a subscript starts at a multiple of the lanes."""
-        symbols = tuple(s for s in index.symbols if s != self.scope.vector)
-        parts = (index - Expr.of(self.scope.vector)).affine(symbols)
-        return parts is not None and all(part % self.scope.lanes == 0 for part in (*parts[0], parts[1]))
-
-    def store_positions(self, buffer: str, index: Expr, text: str) -> None:
-        """Write a vector of positions, which may be narrower than the int64 in memory."""
     def combine(self, buffer: str, index: Expr, value: CppValue, merge: str) -> None:
         """Put ``merge`` (a C++ function of two; "": the second) of an element and a value in the element's place, at a
         subscript that may be data: nothing is touched where that is out of range. Lanes side by side are merged as a
@@ -372,6 +364,14 @@ class CppOps(Ops):
         guards = [inside for s in index.symbols & self.indirects.keys() if (inside := self.indirects[s][1])]
         writer.emit(f"if ({' && '.join(sorted(guards))}) {text}" if guards else text, self.origins)
 
+    def _aligned(self, index: Expr) -> bool:
+        """Whether every vector along a subscript starts at a multiple of the lanes."""
+        symbols = tuple(s for s in index.symbols if s != self.scope.vector)
+        parts = (index - Expr.of(self.scope.vector)).affine(symbols)
+        return parts is not None and all(part % self.scope.lanes == 0 for part in (*parts[0], parts[1]))
+
+    def store_positions(self, buffer: str, index: Expr, text: str) -> None:
+        """Write a vector of positions, which may be narrower than the int64 in memory."""
         pointer, _ = self.argument(buffer)
         index = self._relative(buffer, index)
         step = self._step(index)

@@ -15,8 +15,8 @@ from . import (  # noqa: F401  (importing a module registers its rules)
     normalizations,
     pooling,
     reductions,
-    special,
     scatters,
+    special,
     unary,
     views,
 )

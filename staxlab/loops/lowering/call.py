@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ...capture.graph import Node, TensorMeta
-from ...provenance import Origins, unite
 from ...operators.structure import flatten
+from ...provenance import Origins, unite
 from ..expressions import ZERO, Expr
 from ..ir import Index, Pointwise, Reduction, Scan, Scatter
 from ..layout import IndexMap, broadcast, is_injective, numel
 from ..ops import Ops, compute_dtype
-from .values import HALF, Box, Number, TensorValue, convert, promote, result_type
 from .registry import RULES
+from .values import HALF, Box, Number, TensorValue, convert, promote, result_type
 
 if TYPE_CHECKING:
     from .graph import GraphLowering
@@ -278,6 +278,29 @@ class Call:
         self.lowering.pending.append((box, f"a scatter by {kind}"))
         return TensorValue(box)
 
+    def _copied(self, base: TensorValue) -> Box:
+        """A box of its own with the contents of ``base``, in eager's layout where that is known."""
+        copy = self.pointwise(lambda ops, x: x, base, shape=base.shape, dtype=base.dtype).box
+        if base.shape == self.meta.shape and is_injective(base.shape, self.meta.stride):
+            copy.stride = self.meta.stride
+        return copy
+
+    def _takes_over(self, base: TensorValue) -> bool:
+        """Whether ``base`` is what another scatter made and nobody else reads: then this one may go on in its memory.
+        The other may belong to the same rule (it has no memory yet), or to the operator whose only user this one is."""
+        box, source = base.box, self.node.args[0]
+        if base.view is not None or not isinstance(box.data, Scatter):
+            return False
+        if not box.is_stored:
+            return True
+        if not isinstance(source, Node) or self.lowering.values.get(source) is not base:
+            return False
+        rule = RULES.get(source.target)
+        reads = sum(leaf is source for leaf in flatten((self.node.args, self.node.kwargs)))
+        alone = list(source.users) == [self.node] and reads == 1
+        made_there = rule is not None and rule.kind == "scatter"
+        return made_there and alone and box.layout.stride == self.meta.stride
+
     # -- views and memory ---------------------------------------------------------------------------------------------
 
     def stored(self, value: TensorValue, reason: str) -> TensorValue:
@@ -310,26 +333,3 @@ class Call:
 
 
 _NEUTRAL: dict[str, Number] = {"sum": 0, "prod": 1, "any": False, "all": True}
-    def _copied(self, base: TensorValue) -> Box:
-        """A box of its own with the contents of ``base``, in eager's layout where that is known."""
-        copy = self.pointwise(lambda ops, x: x, base, shape=base.shape, dtype=base.dtype).box
-        if base.shape == self.meta.shape and is_injective(base.shape, self.meta.stride):
-            copy.stride = self.meta.stride
-        return copy
-
-    def _takes_over(self, base: TensorValue) -> bool:
-        """Whether ``base`` is what another scatter made and nobody else reads: then this one may go on in its memory.
-        The other may belong to the same rule (it has no memory yet), or to the operator whose only user this one is."""
-        box, source = base.box, self.node.args[0]
-        if base.view is not None or not isinstance(box.data, Scatter):
-            return False
-        if not box.is_stored:
-            return True
-        if not isinstance(source, Node) or self.lowering.values.get(source) is not base:
-            return False
-        rule = RULES.get(source.target)
-        reads = sum(leaf is source for leaf in flatten((self.node.args, self.node.kwargs)))
-        alone = list(source.users) == [self.node] and reads == 1
-        made_there = rule is not None and rule.kind == "scatter"
-        return made_there and alone and box.layout.stride == self.meta.stride
-

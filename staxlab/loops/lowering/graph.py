@@ -273,12 +273,12 @@ class GraphLowering:
             # The sums in it are kept in memory, because of the subscripts they check if for nothing else.
             first = user.val if isinstance(user.val, TensorMeta) else user.val[0]
             return bool(first.numel) and (rule.passes > 1 or first.numel < node.val.numel)
-        return user.target._opname in _READ_ALL and bool(user.val.numel) and self._is_read_whole(user)
         if rule.kind == "scan" and user.args[0] is node:
             long = bool(node.val.shape) and node.val.shape[user.args[1]] > 1  # else it is its operand, inlined
             return long and bool(node.val.numel) and bool(user.users)
         if rule.kind == "scatter":
             return bool(user.val.numel) and bool(user.users) and _scatters_whole(user, node)
+        return user.target._opname in _READ_ALL and bool(user.val.numel) and self._is_read_whole(user)
 
     def _cost(self, box: Box) -> Cost:
         layout = Layout.contiguous(box.shape, box.dtype, box.device)
@@ -525,7 +525,6 @@ _READ_ALL = frozenset(
     "stack view _unsafe_view reshape t permute transpose unsqueeze squeeze expand alias detach".split()
 )
 
-_NOTHING = TensorMeta((0,), (1,), torch.uint8, torch.device("cpu"))
 
 def _scatters_whole(user: Node, node: Node) -> bool:
     """Whether a scatter reads all of ``node``: what it copies, slices, and of elements those that have a subscript."""
@@ -537,6 +536,7 @@ def _scatters_whole(user: Node, node: Node) -> bool:
     return is_source and user.args[2].val.shape == node.val.shape
 
 
+_NOTHING = TensorMeta((0,), (1,), torch.uint8, torch.device("cpu"))
 
 
 def _without_aliasing(target: Any) -> Any:
