@@ -270,9 +270,11 @@ class _Follower(Ops):
     def read(self, value: Any, index: Index, evaluate: Callable[[Ops], Any]) -> Any:
         steps, position = [], index
         for step in reversed(value.steps):
-            position = step.map.function(position)
+            before, position = position, step.map.function(position)
             own = self.frame.origins or NO_ORIGINS
             node = step.node
+            if node is None and position == before:
+                continue  # operands that need no broadcasting
             steps.append(
                 Step(step.operator, position, own, None) if node is None
                 else Step(step.operator, position, node.origins, node.location)

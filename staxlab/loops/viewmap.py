@@ -55,8 +55,8 @@ class MergeCondition:
 
     def format(self) -> str:
         j, k = self.dimension, self.next_dimension
-        sign = "=" if self.holds else "!="
-        return f"t{j} = s{k} t{k}: {self.stride} {sign} {self.next_extent}*{self.next_stride}"
+        said, sign = ("holds", "=") if self.holds else ("fails", "!=")
+        return f"t{j} = s{k} t{k} {said}: {self.stride} {sign} {self.next_extent}*{self.next_stride}"
 
     __str__ = format
 

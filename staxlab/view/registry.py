@@ -45,6 +45,8 @@ RENDERERS: dict[str, str] = {
     "MemoryTimeline": "memory",
     "LoopProgram": "loops",
     "LoopBody": "loops",
+    "Composition": "composition",
+    "ViewMap": "viewmap",
     "SplitMap": "splitting",
     "RealizationTable": "what_if",
     "WhatIf": "what_if",

@@ -176,10 +176,10 @@ def test_a_reshape_of_a_transpose_is_not_affine():
     made = view_map((4, 6), lambda x: x.t().reshape(24)[3:])
     assert [step.operator for step in made.steps] == ["t", "clone", "reshape", "slice"] and made.copied
     reshape = made.steps[2]
-    assert reshape.failing == (MergeCondition(0, 1, 1, 4, 6),) and str(reshape.failing[0]) == "t0 = s1 t1: 1 != 4*6"
+    assert reshape.failing == (MergeCondition(0, 1, 1, 4, 6),) and str(reshape.failing[0]) == "t0 = s1 t1 fails: 1 != 4*6"
     assert reshape.map_text() == "(i0,) -> ((i0 // 4), (i0 % 4))"
     assert (made.matrix, made.layout) == (None, None) and "//" in str(made.address)
-    assert "no strides: t0 = s1 t1: 1 != 4*6; // and % stay in the subscript" in str(made)
+    assert "no strides: t0 = s1 t1 fails: 1 != 4*6; // and % stay in the subscript" in str(made)
 
 
 def test_a_part_of_it_is_affine_again():
@@ -189,7 +189,7 @@ def test_a_part_of_it_is_affine_again():
 
 def test_a_merge_that_holds():
     (step,) = view_map((2, 3, 4), lambda x: x.view(6, 4)).steps
-    assert [str(condition) for condition in step.merges] == ["t0 = s1 t1: 12 = 3*4"]
+    assert [str(condition) for condition in step.merges] == ["t0 = s1 t1 holds: 12 = 3*4"]
     assert step.matrix is None and step.stride == (4, 1) and step.verdict().startswith("merges dimensions")
 
 
