@@ -41,7 +41,7 @@ def compile(
                    still makes a version for each. Kernels with symbolic sizes are not there yet: such a version runs
                    operator by operator, with a FallbackWarning
     strict_native  raise LoweringError where an operator would run through the fallback: one that no lowering rule
-                   covers. Library calls are no fallback: matmul, convolution, sort, cumsum and their kind run as
+                   covers. Library calls are no fallback: matmul, convolution, sort and their kind run as
                    PyTorch's own routines on purpose, and are accepted
 
     Raises OptionError for an unknown backend, mode or option, or a value that is not allowed, at once; what compiling

@@ -148,7 +148,7 @@ def test_help_of_explain_lists_every_stage_and_target_and_says_what_strict_refus
     assert status == 0
     for name in (*cli._stage_names(), "cpu", "cuda", *GPU_SPECS):
         assert re.search(rf"\b{name}\b", out.split("stages, in order:")[1]), name
-    assert "library" in out and "fallback" in out and "cumsum" in out
+    assert "library" in out and "fallback" in out and "convolution" in out
 
 
 def test_the_stages_of_a_region_with_gradients(capsys):

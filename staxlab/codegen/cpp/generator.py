@@ -21,7 +21,7 @@ from .columns import ROWS_AT_ONCE, write_outer
 from .loops import Emission, levels, write_pointwise
 from .plan import LoopPlan, plan
 from .reductions import accumulation, write_empty_reduction, write_inner
-from .scans import plan_scan, write_scan
+from .scans import SCAN_NAMES, plan_scan, write_scan
 from .scatters import plan_scatter, write_scatter
 from .templates import plan_template, write_template
 from .tiles import write_tiles
@@ -64,7 +64,7 @@ def kernel_name(node: ScheduleNode, position: int) -> str:
     if node.body is not None:
         names = _operation_names(node)
     if node.reduction and node.kind != "template":
-        names.append(node.reduction)
+        names.append(SCAN_NAMES[node.reduction] if node.kind == "scan" else node.reduction)
     stem = ""
     for name in names or ["copy"]:
         if len(stem) + len(name) > 56:

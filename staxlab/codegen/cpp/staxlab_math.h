@@ -249,6 +249,30 @@ template <class I, class F, class K> STAX_INLINE void store_positions(i64* p, I 
         if (lanes.active(k)) p[address(k)] = index[k];
 }
 
+// ---- Scans: how the next element joins the running value -----------------------------------------------------------
+
+// Whether `next` replaces the extreme `running`: of equal elements the later one stays, and so does NaN once it came.
+template <bool largest, class V> STAX_INLINE mask_of<V> is_later_extreme(V running, V next) {
+    mask_of<V> taken;
+    if constexpr (largest) taken = (mask_of<V>)(next >= running);
+    else taken = (mask_of<V>)(next <= running);
+    if constexpr (is_float<element_of<V>>) taken = (mask_of<V>)(next != next) | (taken & (mask_of<V>)(running == running));
+    return taken;
+}
+template <bool largest, class V> STAX_INLINE V later_extreme(V running, V next) {
+    return select(is_later_extreme<largest>(running, next), next, running);
+}
+// log(exp(x) + exp(y)) by the formula and the functions of PyTorch's scan, which takes elements one at a time.
+template <class V> STAX_INLINE V log_add_exp(V running, V next) {
+    return lanewise(running, next, [](auto a, decltype(a) b) -> decltype(a) {
+        if (a != a) return a;
+        auto least = b < a ? b : a, greatest = b < a ? a : b;
+        if (least == greatest && least - least != 0) return b;  // equal infinities
+        if constexpr (sizeof(a) == 4) return __builtin_log1pf(__builtin_expf(least - greatest)) + greatest;
+        else return __builtin_log1p(__builtin_exp(least - greatest)) + greatest;
+    });
+}
+
 // ---- Subscripts read at run time -------------------------------------------------------------------------------------
 
 // Negative subscripts count from the end.

@@ -15,6 +15,7 @@ from . import (  # noqa: F401  (importing a module registers its rules)
     normalizations,
     pooling,
     reductions,
+    scans,
     scatters,
     special,
     unary,

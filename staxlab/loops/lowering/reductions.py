@@ -6,7 +6,7 @@ A variance takes two passes, mean first, as ``sum(x*x) - n*mean**2`` would cance
 
 Rules say what is merged, not in what order. A reduction whose outputs are too few for a GPU becomes two levels when it
 is given memory (:mod:`staxlab.loops.splitting`); argmax and argmin, which carry positions along, stay whole, and so do
-scans and matrix products, which are library calls.
+scans (:mod:`.scans`) and matrix products.
 """
 
 from __future__ import annotations
