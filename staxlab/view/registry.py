@@ -50,6 +50,7 @@ RENDERERS: dict[str, str] = {
     "SplitMap": "splitting",
     "RealizationTable": "what_if",
     "WhatIf": "what_if",
+    "Interpretations": "interpretations",
     "Schedule": "schedule",
     "Kernel": "kernels",
     "KernelSet": "kernels",
