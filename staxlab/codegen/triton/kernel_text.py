@@ -24,6 +24,8 @@ from ..kernel import KernelArgument
 from .handler import BlockValue, Emission, TritonOps
 from .launch import GRID_LIMIT, Launch
 from .operations import HELPERS, ROWS, constant_text, helper_closure, triton_dtype
+from .scatters import is_atomic, write_scatter
+from .scans import write_scan
 from .space import BlockDim
 from .tiling import Form
 
@@ -85,7 +87,8 @@ class KernelWriter:
         read = () if self.constant_result is not None else dict.fromkeys(a.buffer for a in self._loads())
         written = self.node.buffers[0]
         arguments = [KernelArgument(f"in_ptr{k}", b, "input", layouts[b].dtype) for k, b in enumerate(read)]
-        arguments.append(KernelArgument("out_ptr0", written, "output", layouts[written].dtype))
+        role = "inout" if self.node.base is not None else "output"  # a scatter finds there what it adds to
+        arguments.append(KernelArgument("out_ptr0", written, role, layouts[written].dtype))
         return tuple(arguments)
 
     def _loads(self) -> tuple:
@@ -128,6 +131,14 @@ class KernelWriter:
     def write(self) -> KernelText:
         """The kernel's text. CodegenError for what Triton cannot express."""
         ops = TritonOps(self.emission, self.node.origins)
+        if self.node.kind == "scan" and self.node.is_empty:
+            self.outer.emit("pass  # an empty box of subscripts", self.node.origins)
+            return self._assemble()
+        if self.node.kind == "scatter":
+            target, value = self.node.body.replay_target(ops)
+            last = write_scatter(TritonOps(self.emission, self.own_origins), self.node, "out_ptr0", target, value)
+            self.outer.emit(last, self.own_origins)
+            return self._assemble()
         if self.constant_result is not None:
             value = ops.constant(self.constant_result, self.node.accumulate_dtype)
             result, origins = value, self.node.origins
@@ -179,7 +190,10 @@ class KernelWriter:
     def _description(self) -> list[str]:
         node = self.node
         written = f"{node.buffers[0]}: {self.schedule.layouts[node.buffers[0]]}"
-        if self.form.kind == "pointwise":
+        if node.kind == "scatter":
+            how = "by atomic operations, in any order" if is_atomic(node) else "to one element each, or over each other"
+            lines = [f"Scatter kernel of {node.name} ({node.reduction}): points send their elements {how}."]
+        elif self.form.kind == "pointwise":
             blocks = " x ".join(dim.block_name for dim in self.space.dims)
             lines = [f"Pointwise kernel of {node.name}: every program instance makes {blocks} elements."]
         else:

@@ -75,7 +75,7 @@ def longest_step(rows: int, inner: bool) -> int:
 def choose_form(schedule: Schedule, node: ScheduleNode, step: int | None = None) -> Form:
     """The form of a node's kernel with the decisions that led to it. ``step`` is the R0_BLOCK, where it is given by
     hand: then a reduction is persistent exactly if that holds a row."""
-    if node.kind == "pointwise" or node.reduction_numel == 0:
+    if node.kind in ("pointwise", "scatter") or node.reduction_numel == 0:
         space, decision = _pointwise_space(schedule, node)
         kind, inner, decisions = "pointwise", True, [decision]
     else:
