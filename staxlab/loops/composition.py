@@ -97,7 +97,8 @@ class Applied:
             return tuple(statement_text(statement) for statement in self.statements)
         if self.reads or self.yielded is None:
             return (f"tmp{self.result}, passed on",)
-        return (f"{statement_text(self.yielded)}, made before",)
+        text = statement_text(self.yielded)
+        return (text if self.yielded.operation == "merged" else f"{text}, made before",)
 
 
 @dataclass(frozen=True)
@@ -126,8 +127,15 @@ class Composition:
         return heading(self.buffer.data, self.body)
 
     @property
-    def merges(self) -> bool:
-        return bool(self.body.reduction_indices)
+    def outcome(self) -> str:
+        """What becomes of the outermost value where the heading does not say: the product that a template merges, the
+        element a scatter writes to. "" for other nodes."""
+        if self.body.target is not None:
+            return f"tmp{self.body.result} goes to {self.buffer.name}[{self.body.target}]"
+        if self.body.epilogue is not None:
+            (product,) = (s for s in self.body.statements if s.id == self.body.result)
+            return f"{statement_text(product)} is merged"
+        return ""
 
     def applied(self) -> tuple[Applied, ...]:
         """Every box, outside in. A value read again at the same subscript is listed once."""
@@ -143,10 +151,12 @@ class Composition:
             (f"{self.buffer.name}: {self.buffer.layout}", None),
             (f"for {self.heading}", None),
         ]
+        if self.outcome:
+            lines.append((self.outcome, None))
         for name, root in self.functions:
             if name:
                 lines.append((f"{name}:", None))
-            lines += _tree(root, self._verb(name))
+            lines += _tree(root, self.verb(name))
         width = min(max((len(text) for text, where in lines if where), default=0), 64)
         said: set[SourceLocation] = set()
         written = []
@@ -158,8 +168,11 @@ class Composition:
             written.append(text)
         return "\n".join(written)
 
-    def _verb(self, name: str) -> str:
-        return "merges" if self.merges and name != "epilogue" else "yields"
+    def verb(self, function: str) -> str:
+        """What is done with the value of an outermost box."""
+        return {"left": "gives", "right": "gives", "epilogue": "yields"}.get(
+            function, "merges" if self.body.reduction_indices else "yields"
+        )
 
     __str__ = format
 
@@ -225,6 +238,7 @@ class _Frame:
         self.made: list[int | Symbol] = []
         self.reads: list[tuple[Index, tuple[Step, ...], _Frame | Load, bool]] = []
         self.result: Any = None
+        self.key: Any = None
         self.entered = False
 
 
@@ -286,19 +300,17 @@ class _Follower(Ops):
             self.frame.reads.append((index, tuple(steps), load, False))
             return result
         inner = _Frame(position)
-        result = evaluate(_Follower(self.ops, inner, self.notes))
-        key = (value.box, position)
-        if inner.entered:
-            inner.result = result
-            self.notes.frames[key] = inner
-            self.frame.reads.append((index, tuple(steps), inner, False))
-        else:
-            self.frame.reads.append((index, tuple(steps), self.notes.frames[key], True))
+        result = inner.result = evaluate(_Follower(self.ops, inner, self.notes))
+        source = inner if inner.entered else self.notes.frames[inner.key]
+        self.frame.reads.append((index, tuple(steps), source, not inner.entered))
         return result
 
     def once(self, key: Any, compute: Callable[[Ops], Any]) -> Any:
+        self.frame.key = key
+
         def entered(handler: Ops) -> Any:
             self.frame.entered = True
+            self.notes.frames[key] = self.frame
             return compute(self._same(handler))
 
         return self.ops.once(key, entered)

@@ -60,6 +60,13 @@ class MergeCondition:
 
     __str__ = format
 
+    def jump(self) -> str:
+        """What the condition is about: the step of the address inside a run of dimension j + 1, and from its end to
+        the next run, which a single stride would need to be the same."""
+        at_the_end = self.stride - (self.next_extent - 1) * self.next_stride
+        run = f"along i{self.next_dimension} the address moves by {self.next_stride}"
+        return f"{run}, from its end to the next i{self.dimension} by {at_the_end}"
+
 
 @dataclass(frozen=True)
 class MappedView:
@@ -122,7 +129,8 @@ class MappedView:
             conditions = "; ".join(f"{c}" for c in self.merges)
             return f"merges dimensions that lie seamlessly ({conditions}): strides {self.stride}, offset {self.offset}"
         if self.failing:
-            return f"no strides: {'; '.join(f'{c}' for c in self.failing)}; // and % stay in the subscript"
+            broken = "; ".join(f"{condition} ({condition.jump()})" for condition in self.failing)
+            return f"no strides: {broken}; // and % stay in the subscript"
         if self.layout is None:
             return "no strides: // and % stay in the subscript"
         if self.before is None:

@@ -82,12 +82,13 @@ def composition_markup(record: Composition) -> Html:
         _linked(stop, record.buffer.name, record.buffer.origins, record.buffer.name),
         element("span", f" {record.buffer.layout}", class_="sx-muted"),
         element("span", f"for {record.heading}", class_="sx-box-loops"),
+        element("span", record.outcome, class_="sx-box-loops") if record.outcome else None,
     ]
     inner: list[Any] = []
     for name, root in record.functions:
         if name:
             inner.append(element("div", f"{name}:", class_="sx-muted"))
-        inner.append(_box(root, f"{'merges' if record.merges and name != 'epilogue' else 'yields'} ", 0, few, stop))
+        inner.append(_box(root, f"{record.verb(name)} ", 0, few, stop))
     outermost = element(
         "details", element("summary", head, class_="sx-box-head"), inner, class_="sx-box sx-box-buffer", open=True
     )

@@ -35,7 +35,8 @@ def nest(box: Applied) -> list[str]:
 def test_example_1_1_is_four_boxes_around_two_loads(compilation):
     made = compose(compilation.loops, "buf0")
     ((name, root),) = made.functions
-    assert name == "" and nest(root) == ["sum", "mul", "relu", "add"] and made.merges
+    assert name == "" and nest(root) == ["sum", "mul", "relu", "add"]
+    assert made.verb("") == "merges" and made.outcome == ""
     assert made.heading == "i0 < 64: sum over r0 < 128 in float32"
     assert [str(read.source) for read in made.loads()] == ["tmp0 = load x[128*i0 + r0]", "tmp1 = load w[r0]"]
     _, broadcast = made.loads()
@@ -135,6 +136,28 @@ def test_unknown_and_library_buffers():
         assert computed_names(loops)[0] in caught.value.remedy
     with pytest.raises(OptionError, match="PyTorch computes all"):
         compose(staxlab.explain(lambda x: x.sort()[0], torch.randn(4)).loops)
+
+
+def test_a_template_is_three_functions():
+    program = program_of(lambda a, b: (a.t() @ b).relu(), torch.randn(16, 8), torch.randn(16, 8))
+    found = [made for name in computed_names(program) if len((made := compose(program, name)).functions) > 1]
+    if not found:
+        pytest.skip("no matrix product is lowered to a template")
+    (made,) = found
+    assert [name for name, _ in made.functions] == ["left", "right", "epilogue"]
+    assert made.outcome == "tmp2 = mul(tmp0, tmp1) is merged"
+    left, right = made.loads()[:2]
+    assert [step.operator for step in left.steps] == ["t"] and right.steps == ()
+    assert "left:\nmm at (i0, r0), gives tmp0" in str(made)
+
+
+def test_a_scatter_says_where_its_value_goes():
+    program = program_of(lambda x, i: x.index_add(0, i, x[:2].exp()), torch.randn(4, 4), torch.tensor([1, 1]))
+    made = compose(program)
+    if made.outcome == "":
+        pytest.skip("index_add is not lowered to a scatter")
+    assert made.outcome == f"tmp{made.body.result} goes to {made.buffer.name}[i1 + 4*indirect0]"
+    assert [box.operator for box in made.applied()] == ["index_add", "exp"] and made.outcome in str(made)
 
 
 # -- the composition against the recorded body ------------------------------------------------------------------------

@@ -176,10 +176,15 @@ def test_a_reshape_of_a_transpose_is_not_affine():
     made = view_map((4, 6), lambda x: x.t().reshape(24)[3:])
     assert [step.operator for step in made.steps] == ["t", "clone", "reshape", "slice"] and made.copied
     reshape = made.steps[2]
-    assert reshape.failing == (MergeCondition(0, 1, 1, 4, 6),) and str(reshape.failing[0]) == "t0 = s1 t1 fails: 1 != 4*6"
+    assert (
+        reshape.failing == (MergeCondition(0, 1, 1, 4, 6),) and str(reshape.failing[0]) == "t0 = s1 t1 fails: 1 != 4*6"
+    )
     assert reshape.map_text() == "(i0,) -> ((i0 // 4), (i0 % 4))"
     assert (made.matrix, made.layout) == (None, None) and "//" in str(made.address)
-    assert "no strides: t0 = s1 t1 fails: 1 != 4*6; // and % stay in the subscript" in str(made)
+    jump = "along i1 the address moves by 6, from its end to the next i0 by -17"
+    assert f"no strides: t0 = s1 t1 fails: 1 != 4*6 ({jump}); // and % stay in the subscript" in str(made)
+    before = made.addresses_after(2)
+    assert int(before[0, 1] - before[0, 0]) == 6 and int(before[1, 0] - before[0, 3]) == -17
 
 
 def test_a_part_of_it_is_affine_again():
