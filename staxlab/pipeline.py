@@ -426,6 +426,8 @@ def _half_executor(compilation: Compilation) -> Callable[[list[torch.Tensor]], A
     run, operators, transforms = _runner(compilation), compilation.operators, compilation.transforms
     if run is None or (operators is None and transforms is None):
         return run
+    if compilation.artifact is not None and not compilation.artifact.interpreted:
+        return run  # no kernel of such a region checks anything
     if operators is None:
         return _explained(run, transforms.final)
     return _explained(run, operators.module, [node.args[0] for node in operators.write_backs])
@@ -441,7 +443,7 @@ def _explained(
         try:
             return run(inputs)
         except (IndexError, RuntimeError) as error:
-            found = explain(module, inputs, written)
+            found = explain(error, module, inputs, written)
             if found is None:
                 raise
             raise found from error

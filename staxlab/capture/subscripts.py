@@ -13,6 +13,7 @@ ones from the end, the others refuse them.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -208,12 +209,21 @@ def has_subscripts(module: GraphModule) -> bool:
     return any(node.op == "call_function" and _name(node.target) in _RULES for node in module.graph)
 
 
-def explain(module: GraphModule, inputs: Sequence[Any], written: Collection[Node] = ()) -> SubscriptError | None:
-    """The error for the first subscript out of range in a graph's run on ``inputs``; None if none is found.
+# What PyTorch's operators say of a subscript, in one wording or another.
+_ABOUT_SUBSCRIPTS = re.compile(r"\b(index|indices|subscripts?|out of (bounds|range)|valid range|class values)\b", re.I)
+
+
+def explain(
+    error: Exception, module: GraphModule, inputs: Sequence[Any], written: Collection[Node] = ()
+) -> SubscriptError | None:
+    """Which subscript made a graph's run on ``inputs`` raise ``error``: what to raise instead. None if ``error`` is
+    about something else, or no subscript is found that was out of range.
 
     ``written`` are the placeholders whose tensors the run modifies. Computes what index tensors are made from, and
     nothing else; most often they are inputs.
     """
+    if not (isinstance(error, IndexError) or _ABOUT_SUBSCRIPTS.search(str(error))):
+        return None
     env: dict[Node, Any] = dict(zip(module.graph.placeholders, inputs, strict=False))
     for node in written:
         env.pop(node, None)

@@ -227,11 +227,28 @@ def test_rules_look_at_nothing_else():
     assert out_of_range(aten.index.Tensor, (X, [None, L([4])]), {}).what == at("(0,)", 4, 1, 4)
     assert out_of_range(aten.gather.default, (X, -1, L([[4]])), {}).dimension == 1
     module = staxlab.explain(lambda x, i: x[i], X, L([0])).operators.module
-    assert explain(module, [X, L([4])]) is None
-    assert first_line(explain(module, [X, L([5])])) == at("(0,)", 5, 0, 5)
+    assert explain(IndexError("somewhere"), module, [X, L([4])]) is None
+    assert explain(RuntimeError("ZeroDivisionError"), module, [X, L([5])]) is None
+    assert first_line(explain(IndexError("somewhere"), module, [X, L([5])])) == at("(0,)", 5, 0, 5)
 
 
-def test_nothing_is_read_out_of_bounds():
+def test_another_error_before_it_is_the_one_that_is_raised():
+    """Integers divided by zero raise in PyTorch's operator, which comes first in the program."""
+    compiled = staxlab.compile(lambda x, i, n: (n // (n - 1), x[i]))
+    compiled(X, L([0]), L([3]))
+    with pytest.raises(RuntimeError, match="ZeroDivisionError") as raised:
+        compiled(X, L([5]), L([1]))
+    assert not isinstance(raised.value, IndexError)
+
+
+def test_a_region_whose_subscripts_are_known_runs_as_before():
+    compiled = staxlab.compile(lambda x: x[(torch.arange(5) * 3) % 5] * 2)
+    torch.testing.assert_close(compiled(X), X[[0, 3, 1, 4, 2]] * 2)
+    compilation = compiled.versions[0].compilation
+    assert not compilation.artifact.interpreted and compilation.executor is compilation.artifact.call
+
+
+def test_nothing_is_read_or_written_out_of_bounds():
     """A page before and behind the table must not be touched: its memory ends at pages that cannot be read."""
     program = """
 import ctypes, mmap, torch, staxlab
@@ -246,7 +263,8 @@ for number in (0, 2):
 size = table.numel()
 for shape, function in (((64,), lambda x, i: x[i] * 2), ((64,), lambda x, i: x.take(i)), ((3,), lambda x, i: x[i]),
                         ((64,), lambda x, i: x.index_select(0, i)), ((64,), lambda x, i: x[i].sum()),
-                        ((64,), lambda x, i: x.gather(0, i))):
+                        ((64,), lambda x, i: x.gather(0, i)), ((64,), lambda x, i: x.index_add(0, i, x[:64])),
+                        ((64,), lambda x, i: x.index_put((i,), x[:64])), ((64,), lambda x, i: x.scatter(0, i, 1.0))):
     compiled = staxlab.compile(function)
     compiled(table, torch.zeros(shape, dtype=torch.int64))
     for bad in (size, size + 900, -size - 1, -size - 900, 10**15, -(10**15)):
