@@ -16,6 +16,24 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+/* Under AddressSanitizer a block at rest, and what a block has beyond the bytes asked for, are forbidden: the pool would
+   otherwise hide what an allocation of its own would show. */
+#if defined(__SANITIZE_ADDRESS__)
+#define CHECKED 1
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer)
+#define CHECKED 1
+#endif
+#endif
+#ifdef CHECKED
+#include <sanitizer/asan_interface.h>
+#define FORBID(pointer, bytes) ASAN_POISON_MEMORY_REGION(pointer, bytes)
+#define ALLOW(pointer, bytes) ASAN_UNPOISON_MEMORY_REGION(pointer, bytes)
+#else
+#define FORBID(pointer, bytes) ((void)0)
+#define ALLOW(pointer, bytes) ((void)0)
+#endif
+
 enum { FINE = 64, FINE_CLASSES = 16, CLASSES = FINE_CLASSES + 8 * 48, ALIGNMENT = 64 };
 static const size_t HUGE_PAGE = (size_t)2 << 20;
 
@@ -48,6 +66,7 @@ static void unlink_block(Block *block) {
 }
 
 static void destroy(Block *block) {
+    ALLOW(block->managed.tensor.data, block->capacity);
     free(block->managed.tensor.data);
     free(block);
 }
@@ -66,7 +85,10 @@ Block *pool_take(size_t bytes) {
         reused++;
     }
     pthread_mutex_unlock(&lock);
-    if (block) return block;
+    if (block) {
+        ALLOW(block->managed.tensor.data, bytes);
+        return block;
+    }
     block = calloc(1, sizeof *block);
     void *data = NULL;
     size_t alignment = capacity >= 2 * HUGE_PAGE ? HUGE_PAGE : ALIGNMENT;
@@ -88,6 +110,8 @@ Block *pool_take(size_t bytes) {
     block->managed.tensor.device.type = DEVICE_CPU;
     block->managed.tensor.shape = block->shape;
     block->managed.tensor.strides = block->strides;
+    FORBID(data, capacity);
+    ALLOW(data, bytes);
     return block;
 }
 
@@ -114,6 +138,7 @@ static void destroy_all(Block *leaving) {
 
 void pool_give(Block *block) {
     Block *leaving = NULL;
+    FORBID(block->managed.tensor.data, block->capacity);
     pthread_mutex_lock(&lock);
     lent_bytes -= block->capacity;
     if (block->capacity > limit) {

@@ -14,6 +14,7 @@ unlinked, so whoever truncates or deletes the cache cannot pull code from under 
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import dataclasses
 import hashlib
@@ -38,7 +39,7 @@ from ..codegen.kernel import Kernel, KernelSet
 from ..errors import BuildError, SubscriptError
 from ..options import DeviceSpec, Options, host_device_spec
 from ..provenance import Line
-from . import cache, toolchain
+from . import cache, sanitizers, toolchain
 
 log = logging.getLogger("staxlab.build")
 
@@ -141,7 +142,8 @@ def command_flags(kernel: Kernel, tools: toolchain.Toolchain) -> tuple[str, ...]
     """The flags of a kernel's compilation, paths left out."""
     parallel = toolchain.openmp_flags(tools)
     flags = [f for f in kernel.flags if f != "-fopenmp"]
-    return (*toolchain.COMMON_FLAGS, *flags, *(parallel if "-fopenmp" in kernel.flags else ()))
+    parallel = parallel if "-fopenmp" in kernel.flags else ()
+    return (*toolchain.COMMON_FLAGS, *flags, *parallel, *sanitizers.flags())
 
 
 def key_of(kernel: Kernel, tools: toolchain.Toolchain) -> str:
@@ -227,7 +229,8 @@ def compile_kernel(kernel: Kernel, tools: toolchain.Toolchain, title: str = "") 
         source.write_text(kernel.source, encoding="utf-8")
         links = toolchain.link_flags("-fopenmp" in flags)
         command = [*tools.command, *flags, f"-I{HEADER_DIRECTORY}", "-shared", str(source), "-o", str(target), *links]
-        result = subprocess.run(command, capture_output=True, text=True, cwd=work)
+        surroundings = sanitizers.compiler_environment()
+        result = subprocess.run(command, capture_output=True, text=True, cwd=work, env=surroundings)
         if result.returncode:
             words = result.stderr.strip() or result.stdout.strip()
             raise BuildError(
@@ -243,7 +246,14 @@ def _numbered(source: str) -> str:
 
 
 def _open(library: bytes, name: str) -> ctypes.CDLL:
-    """Load a library from its bytes, by way of a private file that is gone as soon as it is mapped."""
+    """Load a library from its bytes, by way of a private file that is gone as soon as it is mapped. (A sanitizer looks
+    up line numbers in the file when it has something to report: there it stays until the process ends.)"""
+    if missing := sanitizers.missing():
+        raise BuildError(
+            f"kernel {name} checks its accesses ({sanitizers.VARIABLE}), and this process was started without the "
+            f"library of {', '.join(missing)}",
+            remedy=f"run `make test-sanitized`, or unset {sanitizers.VARIABLE}",
+        )
     handle, path = tempfile.mkstemp(prefix=f"staxlab-{name}-", suffix=".so")
     try:
         with os.fdopen(handle, "wb") as file:
@@ -252,7 +262,10 @@ def _open(library: bytes, name: str) -> ctypes.CDLL:
     except OSError as error:
         raise BuildError(f"kernel {name} was compiled but cannot be loaded: {error}") from error
     finally:
-        os.unlink(path)
+        if sanitizers.requested():
+            atexit.register(os.unlink, path)
+        else:
+            os.unlink(path)
 
 
 @lru_cache(maxsize=1)

@@ -45,8 +45,9 @@ class Toolchain:
 
     @property
     def identity(self) -> str:
-        """What the cache key folds in: the version text, not the path, so that equal compilers share artifacts."""
-        return self.version
+        """What the cache key folds in: the version text and the arguments every call is given, but not the path, so
+        that equal compilers share artifacts."""
+        return "\0".join((self.version, *self.command[1:]))
 
 
 def candidates() -> list[tuple[str, ...]]:

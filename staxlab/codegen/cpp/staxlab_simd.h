@@ -266,6 +266,28 @@ template <class S, class T> STAX_INLINE void store(S* p, T x) {
     *(typename memory<S>::raw*)p = narrow<typename memory<S>::raw, S>(x);
 }
 
+// Sanitizers check what the compiler knows to be a load or a store, and of an asm statement it knows nothing. In a checked
+// build each of the lanes that an instruction touches is therefore touched by C++ first.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define STAX_SANITIZED 1
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+#define STAX_SANITIZED 1
+#endif
+#endif
+template <class R, class P> STAX_INLINE void check_load(const P* p, u64 lanes) {
+#ifdef STAX_SANITIZED
+    for (int l = 0; l < lanes_of<R>; ++l)
+        if (lanes >> l & 1) (void)*((const volatile element_of<R>*)p + l);
+#endif
+}
+template <class R, class P> STAX_INLINE void check_store(P* p, R r, u64 lanes) {
+#ifdef STAX_SANITIZED
+    for (int l = 0; l < lanes_of<R>; ++l)
+        if (lanes >> l & 1) *((volatile element_of<R>*)p + l) = r[l];
+#endif
+}
+
 #if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512VL__)
 // Masked moves: lanes that do not take part touch no memory.
 template <class M> STAX_INLINE u64 lane_bits(MaskLanes<M> lanes) {
@@ -283,6 +305,7 @@ template <int n> STAX_INLINE u64 lane_bits(FirstLanes<n>) { return n >= 64 ? ~0u
 template <class R, class P, class K> STAX_INLINE R masked_load(const P* p, K lanes) {
     R r;
     u64 k = lane_bits(lanes);
+    check_load<R>(p, k);
     const char (&m)[sizeof(R)] = *(const char (*)[sizeof(R)])p;
     constexpr int size = sizeof(element_of<R>);
     if constexpr (size == 8) __asm__("vmovdqu64 %1, %0%{%2%}%{z%}" : "=v"(r) : "m"(m), "Yk"(k));
@@ -293,6 +316,7 @@ template <class R, class P, class K> STAX_INLINE R masked_load(const P* p, K lan
 }
 template <class R, class P, class K> STAX_INLINE void masked_store(P* p, R r, K lanes) {
     u64 k = lane_bits(lanes);
+    check_store(p, r, k);
     char (&m)[sizeof(R)] = *(char (*)[sizeof(R)])p;
     constexpr int size = sizeof(element_of<R>);
     if constexpr (size == 8) __asm__("vmovdqu64 %1, %0%{%2%}" : "+m"(m) : "v"(r), "Yk"(k));
@@ -347,6 +371,7 @@ template <class S, class V> STAX_INLINE void stream(S* p, V x) {
     using R = Vec<typename memory<S>::raw, lanes_of<V>>;
     R r = narrow<R, S>(x);
 #if defined(__AVX512F__) || defined(__AVX2__)
+    if constexpr (sizeof(R) >= 16) check_store(p, r, ~0ull);
     if constexpr (sizeof(R) >= 16) { __asm__ volatile("vmovntps %1, %0" : "=m"(*(R*)p) : "v"(r)); return; }
 #endif
     raw_store<R>(p, r, all_lanes);
