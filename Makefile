@@ -4,6 +4,7 @@
 #   PIP_ARGS=...         more arguments for pip (where to find a CPU-only or CUDA build of torch, for instance)
 #   PYTEST_ARGS=...      more arguments for pytest
 #   TOUR_ARGS=...        more arguments for the tour, such as --peers
+#   SANITIZER_ARGS=...   arguments of the checked run, such as --suites native or --every 5
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -11,6 +12,7 @@ PIP_ARGS ?=
 PYTEST_ARGS ?=
 TOUR_ARGS ?=
 BENCH_ARGS ?=
+SANITIZER_ARGS ?=
 LAB_ARGS ?= $(shell [ "$$(id -u)" = 0 ] && echo --allow-root)
 EXTRAS := notebook,gpu,grading,proof,dev
 BIN := $(VENV)/bin
@@ -20,7 +22,7 @@ BIN := $(VENV)/bin
 KEY := $(shell cat pyproject.toml constraints.txt | cksum | cut -d ' ' -f 1)
 STAMP := $(VENV)/.installed-$(KEY)
 
-.PHONY: help install tour test test-quick test-gpu lab bench lint format docs browser clean distclean
+.PHONY: help install tour test test-quick test-gpu test-sanitized lab bench lint format docs browser clean distclean
 
 help:
 	@echo "make tour      compile Example 1.1 for CPU and for sm_90, run it, print every stage, write tour.html"
@@ -28,6 +30,7 @@ help:
 	@echo "make lab       open the notebooks            make test-gpu     only those that need a CUDA device"
 	@echo "make bench     side-by-side runs against eager and torch.compile"
 	@echo "make lint      ruff                          make docs         rebuild docs/index.md"
+	@echo "make test-sanitized     the tests that run kernels, every access of a kernel checked (docs/sanitizers.md)"
 	@echo "make clean     remove what was built         make distclean    and .venv"
 
 install: $(STAMP)
@@ -56,6 +59,9 @@ test-quick: $(STAMP)
 
 test-gpu: $(STAMP)
 	@$(BIN)/python -m pytest -m gpu --slow $(PYTEST_ARGS)
+
+test-sanitized: $(STAMP)
+	@$(BIN)/python -m benchmarks.sanitizers $(SANITIZER_ARGS)
 
 lab: $(STAMP)
 	@$(BIN)/jupyter lab $(LAB_ARGS) notebooks/00_tour.ipynb

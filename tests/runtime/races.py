@@ -2,9 +2,9 @@
 
 ThreadSanitizer (Serebryany, Iskhodzhanov, 2009, "ThreadSanitizer: data race detection in practice") must see every
 synchronization there is. GNU's OpenMP runtime synchronizes in ways it does not see, so a Python process that calls
-kernels would report races that are none. Here a kernel becomes a program of its own instead: a ``main`` that calls it on
-given arguments, and, in place of the OpenMP runtime, the few functions a kernel's loops call, written with POSIX threads,
-which ThreadSanitizer knows. What it reports then is a race of the kernel.
+kernels would report races that are none. Here a kernel becomes a program of its own instead: a ``main`` that calls it
+on given arguments, and, in place of the OpenMP runtime, the few functions a kernel's loops call, written with POSIX
+threads, which ThreadSanitizer knows. What it reports then is a race of the kernel.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ _IMPORT = re.compile(r'extern "C" \{ (\w+) \(\*(\w+)\)\(([^)]*)\); \}')
 
 
 def _bound(source: str) -> str:
-    """A kernel's source with its pointers to SLEEF's functions set to one that does nothing: values do not matter here."""
+    """A kernel's source, its pointers to SLEEF's functions set to one that does nothing: values do not matter here."""
     lines = []
     for result, pointer, parameters in _IMPORT.findall(source):
         named = ", ".join(f"{kind.strip()} x{place}" for place, kind in enumerate(parameters.split(",")))
