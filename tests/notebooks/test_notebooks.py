@@ -54,6 +54,20 @@ LIVE = {
             "Frontier",
         },
     ),
+    "06_loops": (
+        19,
+        {
+            "LoopProgram",
+            "Composition",
+            "ViewMap",
+            "SplitMap",
+            "RealizationTable",
+            "WhatIf",
+            "Comparison",
+            "Interpretations",
+            "Validation",
+        },
+    ),
 }
 
 
