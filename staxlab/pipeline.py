@@ -22,8 +22,8 @@ from typing import Any
 import torch
 
 from .capture.autograd import autograd_obstacle
-from .capture.module import GraphModule, Interpreter
-from .capture.subscripts import explain, has_subscripts
+from .capture.module import GraphModule
+from .capture.subscripts import ExplainingInterpreter, explain, has_subscripts
 from .capture.values import memory_obstacle
 from .compilation import STAGES, Compilation, Fallback, Stage
 from .errors import (
@@ -423,27 +423,17 @@ def _after(name: str) -> tuple[Stage, ...]:
 
 def _half_executor(compilation: Compilation) -> Callable[[list[torch.Tensor]], Any] | None:
     """What runs a forward or backward half, or a region without halves, and says which subscript was out of range."""
-    run, operators, transforms = _runner(compilation), compilation.operators, compilation.transforms
-    if run is None or (operators is None and transforms is None):
+    run, operators = _runner(compilation), compilation.operators
+    # A region that runs without Python has no kernel that checks anything; one without kernels explains itself.
+    if run is None or not getattr(compilation.artifact, "interpreted", "") or not has_subscripts(operators.module):
         return run
-    if compilation.artifact is not None and not compilation.artifact.interpreted:
-        return run  # no kernel of such a region checks anything
-    if operators is None:
-        return _explained(run, transforms.final)
-    return _explained(run, operators.module, [node.args[0] for node in operators.write_backs])
-
-
-def _explained(
-    run: Callable[[list[torch.Tensor]], Any], module: GraphModule, written: Sequence[Any] = ()
-) -> Callable[[list[torch.Tensor]], Any]:
-    if not has_subscripts(module):
-        return run
+    written = [node.args[0] for node in operators.write_backs]
 
     def explained(inputs: list[torch.Tensor]) -> Any:
         try:
             return run(inputs)
         except (IndexError, RuntimeError) as error:
-            found = explain(error, module, inputs, written)
+            found = explain(error, operators.module, inputs, written)
             if found is None:
                 raise
             raise found from error
@@ -531,7 +521,7 @@ def _tensor_constants(compilation: Compilation) -> list[torch.Tensor]:
 
 def _flat(module: GraphModule) -> Callable[[list[torch.Tensor]], tuple]:
     def run(inputs: list[torch.Tensor]) -> tuple:
-        result = Interpreter(module).run(*inputs)
+        result = ExplainingInterpreter(module).run(*inputs)
         return result if isinstance(result, tuple) else (result,)
 
     return run

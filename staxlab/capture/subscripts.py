@@ -19,11 +19,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..errors import StaxError, SubscriptError
 from ..provenance import SourceLocation
 from .graph import Node, map_nodes
-from .module import GraphModule
+from .module import GraphModule, Interpreter
 
 
 @dataclass(frozen=True)
@@ -213,6 +214,10 @@ def has_subscripts(module: GraphModule) -> bool:
 _ABOUT_SUBSCRIPTS = re.compile(r"\b(index|indices|subscripts?|out of (bounds|range)|valid range|class values)\b", re.I)
 
 
+def _is_about_subscripts(error: Exception) -> bool:
+    return isinstance(error, IndexError) or _ABOUT_SUBSCRIPTS.search(str(error)) is not None
+
+
 def explain(
     error: Exception, module: GraphModule, inputs: Sequence[Any], written: Collection[Node] = ()
 ) -> SubscriptError | None:
@@ -222,7 +227,7 @@ def explain(
     ``written`` are the placeholders whose tensors the run modifies. Computes what index tensors are made from, and
     nothing else; most often they are inputs.
     """
-    if not (isinstance(error, IndexError) or _ABOUT_SUBSCRIPTS.search(str(error))):
+    if not _is_about_subscripts(error):
         return None
     env: dict[Node, Any] = dict(zip(module.graph.placeholders, inputs, strict=False))
     for node in written:
@@ -297,3 +302,50 @@ def _as_written(found: BadSubscript, node: Node) -> BadSubscript:
     for k, extent in zip(found.position, found.shape, strict=True):
         number = number * extent + k
     return BadSubscript(found.value, _unravel(number, shape), shape, found.size, found.lowest, found.dimension)
+
+
+# -- a graph that runs operator by operator ---------------------------------------------------------------------------
+
+
+class ExplainingInterpreter(Interpreter):
+    """Runs a graph, and says which subscript was out of range where a node raises because of one."""
+
+    def run_node(self, node: Node) -> Any:
+        try:
+            return super().run_node(node)
+        except (IndexError, RuntimeError) as error:
+            found = self._bad_subscript(node) if _is_about_subscripts(error) else None
+            if found is None:
+                raise
+            raise found.error(node.location) from error
+
+    def _bad_subscript(self, node: Node) -> BadSubscript | None:
+        if node.op == "call_function" and _name(node.target):
+            found = out_of_range(node.target, self.load(node.args), self.load(node.kwargs))
+            return found if found is None or node.target is torch.nn.functional.one_hot else _as_written(found, node)
+        if any(node.meta.get(fact) for fact in ("random", "mutates", "foreign")):
+            return None  # what cannot be done twice
+        watch = _Watch()
+        try:
+            with watch:  # the call fails once more, under the eyes of who knows its operators
+                super().run_node(node)
+        except (IndexError, RuntimeError):
+            return watch.found
+        return None
+
+
+class _Watch(TorchDispatchMode):
+    """Remembers the bad subscript of the operator that raises."""
+
+    found: BadSubscript | None = None
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # the default loads torch._dynamo, which takes a second
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+        try:
+            return func(*args, **(kwargs or {}))
+        except (IndexError, RuntimeError):
+            self.found = out_of_range(func, args, kwargs or {})
+            raise

@@ -189,6 +189,40 @@ def test_training_calls():
     assert first_line(raised.value) == at("(4,)", 4, 1, 4)
 
 
+@pytest.mark.filterwarnings("ignore::staxlab.errors.FallbackWarning")
+@pytest.mark.parametrize("options", [{"dynamic": True}, {"backend": "aot_eager"}, {"backend": "eager"}], ids=str)
+def test_without_kernels_too(options):
+    for function in (
+        lambda x, i: x[i] * 2,
+        lambda x, i: x.gather(0, i[:, None]),
+        lambda x, i: F.nll_loss(x.t()[: len(i)], i),
+        lambda x, i: torch.take(x[:, 0], i) + F.one_hot(i, 5)[:, 0],
+    ):
+        compiled = staxlab.compile(function, **options)
+        compiled(X, L([0, 1]))
+        for x, index, size in ((X, [0, 7], 5), (torch.randn(9, 4), [0, 2, 12], 9)):
+            with pytest.raises(staxlab.SubscriptError) as raised:
+                compiled(x, L(index))
+            assert f"index {index[-1]} at position ({len(index) - 1}," in first_line(raised.value)
+            assert f"{size}" in first_line(raised.value) and "test_subscripts.py" in str(raised.value)
+
+
+def test_what_cannot_be_done_twice_is_not_done_twice():
+    seen = []
+
+    @torch.library.custom_op("staxlab_test::picking", mutates_args=())
+    def picking(x: torch.Tensor, i: torch.Tensor) -> torch.Tensor:
+        seen.append(1)
+        return x[i]
+
+    compiled = staxlab.compile(lambda x, i: picking(x, i), backend="eager")
+    compiled(X, L([0]))
+    del seen[:]
+    with pytest.raises(IndexError):
+        compiled(X, L([7]))
+    assert seen == [1]
+
+
 def test_a_written_index_tensor_is_not_asked_again():
     """Its elements may have changed by then, and a wrong position is worse than none."""
 
