@@ -34,6 +34,7 @@ from ..loops.realize import INLINED, REALIZED, Rates, model_choice, rates
 from ..options import Decision, DeviceSpec, Options, nearest
 from ..schedule.dependencies import schedule
 from ..schedule.records import Schedule
+from ..specialize.report import counted
 from .bytes import Traffic, compiled_traffic
 from .tables import Table, Tabular, bytes_text, quantity_text, seconds_text
 
@@ -203,11 +204,10 @@ class RealizationTable:
         """An outcome in a sentence."""
         chosen = ", ".join(f"{name} {choice}d" for name, choice in outcome.choices)
         first = self.outcomes[0]
-        moved, counted = bytes_text(outcome.traffic.nbytes), quantity_text(outcome.traffic.operations, "op")
-        words = (
-            f"{chosen}: {len(outcome.kernels)} kernels, {outcome.buffers} buffers, {moved} moved, {counted}, "
-            f"{seconds_text(outcome.seconds)} predicted"
-        )
+        moved, operations = bytes_text(outcome.traffic.nbytes), quantity_text(outcome.traffic.operations, "op")
+        kernels, buffers = counted(len(outcome.kernels), "kernel"), counted(outcome.buffers, "buffer")
+        predicted = seconds_text(outcome.seconds)
+        words = f"{chosen}: {kernels}, {buffers}, {moved} moved, {operations}, {predicted} predicted"
         return words + (" (as compiled)" if outcome is first else f" (as compiled: {seconds_text(first.seconds)})")
 
     def outcome_table(self) -> Table:
