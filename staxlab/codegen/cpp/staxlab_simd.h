@@ -443,6 +443,12 @@ STAX_INLINE void combine_lanes(S* p, F address, V x, K lanes, M merge) {
     for (int k = 0; k < lanes_of<V>; ++k)
         if (lanes.active(k)) combine(p + address(k), (typename memory<S>::value)lane[k], merge);
 }
+template <class S, class F, class V, class N, class M>
+STAX_INLINE void combine_lanes(S* p, F address, V x, MaskLanes<N> lanes, M merge) {
+    if (!any(mask_not(lanes.mask))) return combine_lanes(p, address, x, all_lanes, merge);  // as good as always
+    for (int k = 0; k < lanes_of<V>; ++k)
+        if (lanes.active(k)) combine(p + address(k), (typename memory<S>::value)x[k], merge);
+}
 // A square of elements turned over in registers: afterwards v[i] holds what was element i of every vector. Each round
 // exchanges the off-diagonal blocks of pairs of vectors that are `half` apart, halving the blocks every time.
 template <int half, class V> STAX_INLINE void turn(V* v) {
@@ -478,16 +484,42 @@ template <class V, class F> STAX_INLINE V per_lane(F f) {
 
 // ---- Conversions, as PyTorch makes them ------------------------------------------------------------------------------
 
-template <class V, class W> STAX_INLINE V convert(W x) {
+// What a number outside the integers' range becomes is for the machine to say, as it is in eager execution: C++ does not
+// define it, and a compiler that knows the number beforehand says something else. So it is not to know.
+template <class V> STAX_INLINE V unforeseen(V x) {
+#if defined(__AVX512F__)
+    constexpr int widest = 64;
+#elif defined(__AVX__)
+    constexpr int widest = 32;
+#else
+    constexpr int widest = 16;
+#endif
+#if defined(__x86_64__)
+    if constexpr (sizeof(V) <= widest) __asm__("" : "+x"(x));
+#elif defined(__aarch64__)
+    if constexpr (sizeof(V) <= widest) __asm__("" : "+w"(x));
+#else
+    if constexpr (false) ;
+#endif
+    else __asm__("" : "+m"(x));
+    return x;
+}
+template <class V, class W> STAX_INLINE V convert(W given) {
     using T = element_of<V>;
     using F = element_of<W>;
+    constexpr bool to_integer = is_float<F> && !is_float<T> && !__is_same(T, bool);
+    W x = given;
+    if constexpr (to_integer) x = unforeseen(given);
+    // Narrow integers wrap: int8 and int16 what is left of an int32, uint8 of an int64.
+    constexpr bool wraps = to_integer && sizeof(T) < 4;
+    using I = typename integer<__is_same(T, u8) && sizeof(F) == 8 ? 8 : 4>::s;
     if constexpr (is_scalar<V>) {
         if constexpr (__is_same(T, bool)) return x != 0;
-        else if constexpr (is_float<F> && !is_float<T> && sizeof(T) < 4) return (T)(i32)x;  // narrow integers wrap
+        else if constexpr (wraps) return (T)(I)x;
         else return (T)x;
     } else {
-        if constexpr (is_float<F> && !is_float<T> && sizeof(T) < 4)
-            return __builtin_convertvector(__builtin_convertvector(x, Vec<i32, lanes_of<V>>), V);
+        if constexpr (wraps)
+            return __builtin_convertvector(__builtin_convertvector(x, Vec<I, lanes_of<V>>), V);
         else return __builtin_convertvector(x, V);
     }
 }
