@@ -64,7 +64,7 @@ def kernel_name(node: ScheduleNode, position: int) -> str:
     if node.body is not None:
         names = _operation_names(node)
     if node.reduction and node.kind != "template":
-        names.append(SCAN_NAMES[node.reduction] if node.kind == "scan" else node.reduction)
+        names.append(_reduction_name(node))
     stem = ""
     for name in names or ["copy"]:
         if len(stem) + len(name) > 56:
@@ -72,6 +72,13 @@ def kernel_name(node: ScheduleNode, position: int) -> str:
             break
         stem += f"_{name}"
     return f"fused{stem}_{position}"
+
+
+def _reduction_name(node: ScheduleNode) -> str:
+    assert node.reduction is not None
+    if node.kind == "scatter":
+        return "scatter" if node.reduction == "store" else f"scatter_{node.reduction}"
+    return SCAN_NAMES[node.reduction] if node.kind == "scan" else node.reduction
 
 
 def _operation_names(node: ScheduleNode) -> list[str]:

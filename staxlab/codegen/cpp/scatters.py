@@ -5,9 +5,10 @@ that order is what is kept here, so there are no atomic operations, and the bits
 
 * Threads share a *disjoint* loop (:mod:`staxlab.loops.disjoint`): one whose iterations provably write to different
   places. Each goes through all the other loops in order, for its part of that one.
-* The innermost loop runs over whole vectors of elements and subscripts. Where neighbouring iterations of a disjoint
-  loop write neighbouring elements (adding rows to rows) vectors of the result are loaded, combined and stored;
-  otherwise lanes are combined one after the other, in order, which is right even if they hit the same element.
+* Where neighbouring iterations of a disjoint loop write neighbouring elements (adding rows to rows), that loop is the
+  innermost and vectors of the result are loaded, combined and stored. Otherwise elements are combined one after the
+  other; if making them takes a costly function, whole vectors are made, and then combined lane by lane in their order,
+  which is right even if two lanes hit the same element.
 
 So ``scatter_add`` along dimension 0 is shared among threads by columns, along dimension 1 by rows; adding whole rows at
 subscripts is shared by columns; and a histogram over one dimension is sequential. A subscript out of range is reported
@@ -23,6 +24,7 @@ import torch
 from ...loops.body import LoopBody
 from ...loops.disjoint import dependences, separates
 from ...loops.expressions import Expr, Symbol
+from ...loops.ops import OPERATIONS
 from ...options import Decision, DeviceSpec, Options
 from ...schedule.records import ScheduleNode
 from .loops import Emission, element_function, for_loop, pragma
@@ -59,16 +61,33 @@ def _choose_vector(
         return None, False, Decision("scatter-lanes", node.name, 1, "a single element is written")
     along = next((loop for loop in reversed(disjoint) if _is_consecutive(body, loop)), None)
     innermost = body.indices[-1] if along is None else along
-    lanes = lanes_for(body.all_statements(), innermost, device, (node.store_dtype,))
-    inputs = (("extent", extent(innermost)), ("lanes that fit a register", lanes))
-    if lanes == 1 or (along is None and extent(innermost) < lanes):
-        why = "the instruction set has no vectors" if lanes == 1 else f"{innermost.name} is shorter than a vector"
+    read = dependences(body)
+    statements = body.all_statements()
+    varying = [s for s in statements if s.operation != "indirect" or innermost in read[s.args[3]]]
+    lanes = lanes_for(varying, innermost, device, (node.store_dtype,))
+    costly = dict.fromkeys(
+        s.operation
+        for s in statements
+        if s.operation in OPERATIONS and OPERATIONS[s.operation].transcendental and s.dtype.is_floating_point
+    )
+    inputs = (
+        ("extent", extent(innermost)), ("lanes that fit a register", lanes), ("costly functions", ", ".join(costly)),
+    )  # fmt: skip
+
+    def alone(why: str) -> tuple[Symbol, bool, Decision]:
         return innermost, False, Decision("scatter-lanes", node.name, 1, f"element by element: {why}", inputs=inputs)
+
+    if lanes == 1:
+        return alone("the instruction set has no vectors")
     if along is not None:
         reason = f"{along.name} writes neighbouring elements, none of them twice: vectors are loaded, combined, stored"
-    else:
-        reason = f"vectors of elements and subscripts along {innermost.name}, combined lane by lane in their order"
-    return innermost, along is not None, Decision("scatter-lanes", node.name, lanes, reason, (1, lanes), inputs)
+        return along, True, Decision("scatter-lanes", node.name, lanes, reason, (1, lanes), inputs)
+    if extent(innermost) < lanes:
+        return alone(f"{innermost.name} is shorter than a vector")
+    if not costly:
+        return alone("taking vectors apart costs more than making their elements one by one")
+    reason = f"vectors of elements and subscripts along {innermost.name}, combined lane by lane in their order"
+    return innermost, False, Decision("scatter-lanes", node.name, lanes, reason, (1, lanes), inputs)
 
 
 def _is_consecutive(body: LoopBody, loop: Symbol) -> bool:
