@@ -6,6 +6,8 @@ is the first in row-major order, whatever the threads do. Eager execution must r
 
 from __future__ import annotations
 
+import itertools
+import random
 import subprocess
 import sys
 
@@ -102,6 +104,56 @@ def test_the_message_is_the_same_at_the_first_call_and_later(name):
     assert isinstance(later.value, IndexError) and isinstance(later.value, staxlab.StaxError)
     assert str(later.value) == str(first.value)  # the line and the remedy, too
     torch.testing.assert_close(compiled(*good), function(*good))  # and nothing is broken afterwards
+
+
+def brute_force(x: torch.Tensor, indices: list[torch.Tensor]) -> str | None:
+    """The message for ``x[indices]``, element by element in row-major order."""
+    shape = torch.broadcast_shapes(*(index.shape for index in indices))
+    for place in itertools.product(*map(range, shape)):
+        for dimension, index in enumerate(indices):
+            own = place[len(shape) - index.ndim :]
+            own = tuple(0 if extent == 1 else k for k, extent in zip(own, index.shape, strict=True))
+            size = x.shape[dimension]
+            if not -size <= int(index[own]) < size:
+                return at(str(own), int(index[own]), dimension, size)
+    return None
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_several_index_tensors_broadcast_against_each_other(seed):
+    generator = random.Random(seed)
+    x = torch.randn([generator.randint(1, 5) for _ in range(3)])
+    full = [generator.randint(2, 3) for _ in range(generator.randint(1, 3))]
+    shapes = [[n if generator.random() < 0.7 else 1 for n in full][generator.randint(0, 1) :] or [1] for _ in range(3)]
+    compiled = staxlab.compile(lambda x, i, j, k: x[i, j, k])
+    compiled(x, *(torch.zeros(shape, dtype=torch.int64) for shape in shapes))
+    failed = 0
+    for _ in range(30):
+        low, high = generator.choice([(0, 0), (0, 1), (2, 2)])
+        indices = [torch.randint(-n - low, n + high, shape) for n, shape in zip(x.shape, shapes, strict=True)]
+        expected = brute_force(x, indices)
+        if expected is None:
+            torch.testing.assert_close(compiled(x, *indices), x[tuple(indices)])
+            continue
+        failed += 1
+        with pytest.raises(staxlab.SubscriptError) as raised:
+            compiled(x, *indices)
+        assert first_line(raised.value) == expected
+    assert failed > 5 and len(compiled.versions) == 1
+
+
+def test_writes_at_subscripts():
+    def function(x, i):
+        x[i] = 1.0
+        return x * 2
+
+    compiled = staxlab.compile(function)
+    compiled(X.clone(), L([0, 1]))
+    x = X.clone()
+    with pytest.raises(IndexError) as raised:
+        compiled(x, L([0, 7]))
+    assert first_line(raised.value) == at("(1,)", 7, 0, 5)
+    assert torch.equal(x, X)  # eager execution may have written a part of it
 
 
 def test_what_is_said_beside_it():
