@@ -8,6 +8,7 @@ from ...schedule.records import Schedule, ScheduleNode
 from ..kernel import Kernel, KernelSet
 from .kernel_text import KernelWriter
 from .launch import choose_launch, configured
+from .scans import order_decision
 from .tiling import choose_form
 
 
@@ -52,6 +53,7 @@ def triton_kernel(
         launch = configured(form, node.name, element_bytes, device, *configuration)
     name = f"triton_{form.prefix}{suffix}"
     text = KernelWriter(schedule, node, form, launch, name).write()
+    order = (order_decision(node, form.kind == "looped"),) if node.kind == "scan" and not node.is_empty else ()
     constants = dict(launch.blocks)
     if form.kind == "persistent":
         del constants["R0_BLOCK"]
@@ -78,5 +80,5 @@ def triton_kernel(
         bytes_read=schedule.bytes_read(node),
         bytes_written=schedule.bytes_written(node),
         operations=node.operations,
-        decisions=(*form.decisions, launch.decision),
+        decisions=(*form.decisions, *order, launch.decision),
     )

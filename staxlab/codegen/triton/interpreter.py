@@ -5,8 +5,8 @@ how a student without a GPU sees real values, and how tests compare every genera
 closed here, for the duration of one run:
 
 * libdevice has no interpretation; the functions the generator uses are evaluated by PyTorch on the CPU,
-* a reduction by a combine function of ours takes one Python call per element; here whole halves of the block are merged
-  at a time, as a GPU's tree reduction does,
+* a reduction or a scan by a combine function of ours takes one Python call per element; here whole parts of the block
+  are merged at a time, in a tree, as a GPU does,
 * float32 to bfloat16 truncates; it must round to nearest even,
 * run-time checks (``tl.device_assert``) are ignored; they raise IndexError,
 * a scalar truth value turns into a float when it is spread over a block; older versions let NaN win in ``fmax``,
@@ -136,6 +136,7 @@ def _interpreting(debug: bool) -> Iterator[None]:
     builder = interpreter.interpreter_builder
     saved_options = builder.options
     patched = [tl, tl.core, tl.math, tl.core.tensor, tl.core.dtype, JITFunction, interpreter, interpreter.ReduceOps]
+    patched += [interpreter.ScanOps]
     patched += [c for c in (getattr(tl.core, n, None) for n in ("tensor_descriptor_base", "condition")) if c]
     before = [(owner, dict(vars(owner))) for owner in patched]
     environment = os.environ.get("TRITON_INTERPRET")
@@ -144,6 +145,7 @@ def _interpreting(debug: bool) -> Iterator[None]:
         # Triton's own library functions (tl.sum...) are compiled ones if Triton was imported without the variable.
         JITFunction.__call__ = lambda self, *args, **kwargs: interpreter.InterpretedFunction(self.fn)(*args, **kwargs)
         interpreter.ReduceOps.generic_reduce = _merge_halves
+        interpreter.ScanOps.generic_scan = _merge_prefixes
         interpreter._patch_lang_tensor = _with_index(interpreter._patch_lang_tensor)
         vars(builder).update(
             create_fp_trunc=lambda source, target: _narrow(builder, source, target),
@@ -190,6 +192,26 @@ def _merge_halves(operation: Any, inputs: tuple) -> list:
         arrays = [value.handle.data for value in merged]
     if not operation.keep_dims:
         arrays = [np.squeeze(array, axis=axis) for array in arrays]
+    return [operation.to_tensor(array, kind) for array, kind in zip(arrays, kinds, strict=True)]
+
+
+def _merge_prefixes(operation: Any, inputs: Sequence[Any]) -> list:
+    """A scan by doubling: every lane takes in the prefix that ends 1, 2, 4, ... lanes before it (Hillis and Steele)."""
+    axis = operation.axis
+    arrays = [value.handle.data for value in inputs]
+    kinds = [value.dtype for value in inputs]
+    distance, length = 1, arrays[0].shape[axis]
+    place = np.arange(length).reshape([-1 if d == axis else 1 for d in range(arrays[0].ndim)])
+    while distance < length:
+        earlier = [np.roll(array, distance, axis=axis) for array in arrays]
+        operands = [operation.to_tensor(a, kind) for a, kind in zip((*earlier, *arrays), kinds * 2, strict=True)]
+        merged = operation.combine_fn.fn(*operands)
+        merged = merged if isinstance(merged, tuple) else (merged,)
+        arrays = [
+            np.where(place >= distance, value.handle.data, array).astype(array.dtype)
+            for value, array in zip(merged, arrays, strict=True)
+        ]
+        distance *= 2
     return [operation.to_tensor(array, kind) for array, kind in zip(arrays, kinds, strict=True)]
 
 

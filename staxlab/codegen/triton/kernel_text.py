@@ -24,8 +24,8 @@ from ..kernel import KernelArgument
 from .handler import BlockValue, Emission, TritonOps
 from .launch import GRID_LIMIT, Launch
 from .operations import HELPERS, ROWS, constant_text, helper_closure, triton_dtype
-from .scatters import is_atomic, write_scatter
 from .scans import write_scan
+from .scatters import is_atomic, write_scatter
 from .space import BlockDim
 from .tiling import Form
 
@@ -145,6 +145,9 @@ class KernelWriter:
         else:
             value = self.node.body.replay(ops)
             origins = self.own_origins
+            if self.node.kind == "scan":
+                write_scan(self, value, origins)
+                return self._assemble()
             result = value if self.form.kind == "pointwise" else self._reduce(value, origins)
         self._store(result, origins)
         return self._assemble()
@@ -202,7 +205,7 @@ class KernelWriter:
                 if self.form.kind == "persistent"
                 else "each program instance walks along its rows, R0_BLOCK elements at a time (looped)"
             )
-            lines = [f"Reduction kernel of {node.name} ({node.reduction}): {how}."]
+            lines = [f"{node.kind.capitalize()} kernel of {node.name} ({node.reduction}): {how}."]
         return [*lines, f"Writes {written}"]
 
     def _head(self) -> CodeWriter:
@@ -304,7 +307,7 @@ class KernelWriter:
                 merged = f"tl.where({mask}, {merged}, {total})"
             self.inner.emit(f"{total} = {merged}", origins)
             start = f"{total} = tl.full({self.space.shape()}, {neutral}, {triton_dtype(dtype)})"
-            self._close_loop([(start, origins)])
+            self.close_loop([(start, origins)])
             value = BlockValue(total, dtype, self.space.all)
         elif mask:
             note = "past the row's end: the neutral element"
@@ -344,7 +347,7 @@ class KernelWriter:
         if self.looped:
             best, place = f"_{ops.fresh()}", f"_{ops.fresh()}"
             self.inner.emit(f"{best}, {place} = {merge}({best}, {place}, {value}, {here})", origins)
-            self._close_loop(
+            self.close_loop(
                 [
                     (f"{best} = tl.full({shape}, {neutral}, {triton_dtype(dtype)})", origins),
                     (f"{place} = tl.full({shape}, {padding}, {index_type})", origins),
@@ -357,7 +360,7 @@ class KernelWriter:
         self.outer.emit(f"{first}, {second} = tl.reduce(({value}, {here}), 1, {merge})", origins)
         return ops.emit(f"{second}[:, None].to(tl.int64)", torch.int64, rows, kind)
 
-    def _close_loop(self, starts: list[tuple[str, Origins]]) -> None:
+    def close_loop(self, starts: list[tuple[str, Origins]]) -> None:
         """Put the accumulators and the loop around everything written to the inner writer so far."""
         origins, dim = self.node.origins, self.space.dim("r0_")
         for text, own in starts:

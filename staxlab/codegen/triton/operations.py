@@ -214,6 +214,12 @@ def merge_product(a, b):
     """How two partial products merge."""
     return a * b
 ''',
+    "merge_sum": '''
+@triton.jit
+def merge_sum(a, b):
+    """How two partial sums merge."""
+    return a + b
+''',
     "merge_greater": '''
 @triton.jit
 def merge_greater(a, b):
@@ -247,6 +253,41 @@ def merge_argmin(value_a, index_a, value_b, index_b):
     tied = (value_a == value_b) | (nan_a & nan_b)
     first = better | (tied & (index_a < index_b))
     return tl.where(first, value_a, value_b), tl.where(first, index_a, index_b)
+''',
+    "later_greater": '''
+@triton.jit
+def later_greater(a, b):
+    """The greater of what came and what comes: of equal values the later one, and NaN once it came."""
+    return tl.where((b != b) | ((b >= a) & (a == a)), b, a)
+''',
+    "later_smaller": '''
+@triton.jit
+def later_smaller(a, b):
+    """The smaller of what came and what comes: of equal values the later one, and NaN once it came."""
+    return tl.where((b != b) | ((b <= a) & (a == a)), b, a)
+''',
+    "later_argmax": '''
+@triton.jit
+def later_argmax(value_a, index_a, value_b, index_b):
+    """The greater of two (value, position) pairs, the later of equal ones; a NaN beats all before it."""
+    taken = (value_b != value_b) | ((value_b >= value_a) & (value_a == value_a))
+    return tl.where(taken, value_b, value_a), tl.where(taken, index_b, index_a)
+''',
+    "later_argmin": '''
+@triton.jit
+def later_argmin(value_a, index_a, value_b, index_b):
+    """The smaller of two (value, position) pairs, the later of equal ones; a NaN beats all before it."""
+    taken = (value_b != value_b) | ((value_b <= value_a) & (value_a == value_a))
+    return tl.where(taken, value_b, value_a), tl.where(taken, index_b, index_a)
+''',
+    "merge_exponentials": '''
+@triton.jit
+def merge_exponentials(a, b):
+    """log(exp(a) + exp(b)) without overflow; of equal infinities, that infinity."""
+    least = tl.minimum(a, b, tl.PropagateNan.ALL)
+    greatest = tl.maximum(a, b, tl.PropagateNan.ALL)
+    total = libdevice.log1p(libdevice.exp(least - greatest)) + greatest
+    return tl.where((a == b) & (a - a != 0), a, total)
 ''',
 }
 

@@ -27,8 +27,6 @@ LIBRARY.update(
         # order
         "sort sort.stable argsort argsort.stable topk kthvalue median median.dim nanmedian nanmedian.dim mode "
         "searchsorted.Tensor searchsorted.Scalar bucketize.Tensor bucketize.Scalar msort "
-        # scans on a GPU
-        "cumsum cumprod cummax cummin logcumsumexp "
         # transforms and linear algebra
         "_fft_c2c _fft_r2c _fft_c2r linalg_qr linalg_eig linalg_eigvals _linalg_eigh _linalg_svd linalg_lu "
         "linalg_lu_factor_ex "

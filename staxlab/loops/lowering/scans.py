@@ -17,7 +17,7 @@ import torch
 
 from ..ops import Ops, compute_dtype
 from .call import Call
-from .registry import Decline, lowering
+from .registry import lowering
 from .unary import cast
 from .values import TensorValue
 
@@ -34,7 +34,6 @@ def _accumulated(
 ) -> TensorValue:
     """A scan of the elements converted to ``dtype`` and merged in its accumulator; ``begin`` is what merging with the
     value that eager execution starts from does to an element."""
-    _refuse_gpu(call)
     if x.dtype != dtype:
         x = cast(call, x, dtype)
     if not x.ndim:
@@ -43,11 +42,6 @@ def _accumulated(
     if begin is not None and dtype.is_floating_point:
         x = call.pointwise(begin, x, shape=x.shape, dtype=wide, operand_dtype=wide)
     return call.scan(kind, x, dim, dtype=dtype, accumulate_dtype=wide)
-
-
-def _refuse_gpu(call: Call) -> None:
-    if call.lowering.device.is_gpu:
-        raise Decline("a GPU")
 
 
 def _plus_zero(ops: Ops, value: Any) -> Any:
@@ -72,7 +66,6 @@ def lower_logcumsumexp(call: Call, x: TensorValue, dim: int) -> TensorValue:
 @lowering("cummax cummin", kind="scan", passes=2)
 def lower_cummax(call: Call, x: TensorValue, dim: int) -> tuple[TensorValue, TensorValue]:
     """Values and positions are two scans, of which only those that somebody reads are computed."""
-    _refuse_gpu(call)
     which, dtype = call.node.target._opname.removeprefix("cum"), x.dtype
     (x,) = call.rounded(x)
     if dtype == torch.bool:  # bools are ordered as bytes are
