@@ -18,7 +18,7 @@ from .provenance import TabStop
 
 MOST_BOXES = 60  # of one buffer; beyond this, deeper boxes start folded
 OPEN_LEVELS = 8
-MOST_SHOWN = 150  # boxes of all buffers together, in the stage of the loop IR
+MOST_SHOWN = 60  # boxes of all buffers together, in the stage of the loop IR: an output has to stay small
 
 
 def view(record: Composition, full: bool = False) -> View:
