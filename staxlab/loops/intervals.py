@@ -357,8 +357,6 @@ def _indirect_text(statement: Statement, value: Ranged) -> tuple[str, str]:
         return f"{shown} not within {inside}: fix-up and check kept", "kept"
     if interval is not None and size.is_constant and interval.within(0, int(size) - 1):
         return f"{shown} within {inside}: no check, and the fix-up does nothing", "removed"
-    if interval is not None and size.is_constant and interval.within(-int(size), int(size) - 1):
-        return f"{shown} within [-{int(size)}, {int(size) - 1}]: no check, fix-up kept", "removed"
     return f"{shown}: the operator vouches for it, no check", ""
 
 
@@ -370,8 +368,8 @@ def _about(subscripts: Interval, kept: int, removed: int) -> str:
 
 
 def within_size(value: Any, size: int) -> bool:
-    """Whether a :class:`Ranged` is certain to be a subscript of a dimension of ``size`` elements, from either end."""
-    return isinstance(value, Ranged) and value.interval is not None and value.interval.within(-size, size - 1)
+    """Whether a :class:`Ranged` is certain to be a subscript of a dimension of ``size`` elements, in [0, size)."""
+    return isinstance(value, Ranged) and value.interval is not None and value.interval.within(0, size - 1)
 
 
 __all__ = ["Intervals", "Ranged", "Remarks", "hull", "interval_text", "limits", "remarks", "within_size"]

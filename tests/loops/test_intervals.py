@@ -177,7 +177,6 @@ def test_example_6_3():
 
 @pytest.mark.parametrize(("function", "said"), [
     (g3, "[0, 127] within [0, 127]: no check, and the fix-up does nothing"),
-    (g4, "[-64, 63] within [-128, 127]: no check, fix-up kept"),
     (g5, "[0, 6] within [0, 31]: no check, and the fix-up does nothing"),
 ])  # fmt: skip
 def test_a_value_brought_into_range_needs_no_check(function, said):
@@ -187,6 +186,13 @@ def test_a_value_brought_into_range_needs_no_check(function, said):
     assert not found(function, X, IDX)[0].may_fail
     (result,) = compilation.call([X, IDX])
     assert torch.equal(result, function(X, IDX))
+
+
+def test_a_value_that_may_be_negative_keeps_both():
+    """[-64, 63] is legal for 128 elements, but the negative half counts from the end."""
+    compilation = program(g4, X, IDX)
+    assert "[-64, 63] not within [0, 127]: fix-up and check kept" in compilation.loops.format(intervals=True)
+    assert torch.equal(compilation.call([X, IDX])[0], g4(X, IDX))
 
 
 def test_a_value_out_of_range_is_still_noticed():

@@ -89,7 +89,7 @@ def subscript(ops: Ops, index: TensorValue, position: Index, extent: int, negati
     value = index.load(ops, position)
     if ops.dtype_of(value) != torch.int64:
         value = ops.to_dtype(value, torch.int64)
-    if within_size(known, extent) and (negative != "error" or known.interval.lower >= 0):
+    if within_size(known, extent):
         return ops.indirect(value, Expr.of(extent), check=False)
     if negative == "error":
         zero = ops.constant(0, torch.int64)
