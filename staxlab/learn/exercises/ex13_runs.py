@@ -157,6 +157,6 @@ def judge_unproved(callee: Callee, size: int) -> Verdict:
     except Exception as error:  # the student's own, on a tensor
         return wrong("It cannot be compiled.", ("reason", describe_error(error)), mistake="no-expression")
     if not kept:
-        said = "Multiplied out, its bounds do not prove it; step by step, intervals do: the compiled program has no check."
+        said = "Multiplied out, its bounds do not prove it; step by step, intervals do: the program has no check."
         return nearly(said, *facts, mistake="proved")
     return right("Always inside, and the compiler cannot tell: it keeps its check.", *facts)
