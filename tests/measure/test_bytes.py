@@ -391,7 +391,6 @@ LIBRARY = {
     "convolution": (torch.nn.functional.conv2d, (2, 3, 12, 12), (5, 3, 3, 3)),
     "transposed": (torch.nn.functional.conv_transpose2d, (2, 3, 6, 6), (3, 5, 3, 3)),
     "attention": (torch.nn.functional.scaled_dot_product_attention, *[(1, 2, 16, 8)] * 3),
-    "cumulative sum": (lambda a: a.cumsum(0), (30, 7)),
     "sort": (lambda a: a.sort(-1)[0], (30, 7)),
     "fallback": (lambda a: torch.linalg.inv(a), (9, 9)),
     "product and pointwise": (lambda a, b: (a @ b).relu(), (64, 48), (48, 32)),
