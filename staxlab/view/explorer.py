@@ -35,7 +35,7 @@ FIRST = ("capture", "kernels")  # what stands beside each other at the start: wh
 # source; a page, and the stepper on demand, have all.
 MOST_DISASSEMBLED = {"cpu": (4, 500), "cuda": (2, 160)}  # kernels, lines of source
 # Realization is tried in every combination (2**values lowerings) for so many values, in programs of so many kernels.
-MOST_RELOWERED = (3, 12)
+MOST_RELOWERED = (2, 8)
 
 
 def view(compilation: Any, full: bool = False) -> View:

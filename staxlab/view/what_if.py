@@ -15,6 +15,7 @@ from ..measure.tables import bytes_text, quantity_text, seconds_text
 from ..measure.what_if import CHOICES, RealizationTable, rates_text
 from .document import Pane, View, note
 from .kernels import kernel_markup
+from .listing import listing
 from .markup import Html, element, join, table
 from .schedule import traffic_bar
 
@@ -116,7 +117,7 @@ def _kernels(record: RealizationTable) -> Html:
         numbers = ", ".join(str(state + 1) for state in states)
         moved = f" reads {bytes_text(kernel.bytes_read)}, writes {bytes_text(kernel.bytes_written)}; in row {numbers}"
         head = element("summary", element("code", kernel.name), element("span", moved, class_="sx-muted"))
-        inner = [head, kernel_markup(kernel, single=False)]
+        inner = [head, listing(kernel.lines, kernel.language, name=kernel.name)]
         at = " ".join(map(str, states))
         drawn.append(element("details", inner, class_="sx-more", open=0 in states and _few(record), data_states=at))
     return join(drawn)
