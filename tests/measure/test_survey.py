@@ -9,7 +9,7 @@ import torch
 
 import staxlab
 from staxlab.measure import survey
-from staxlab.measure.survey import agree, compare, converted, fresh, is_dense, way
+from staxlab.measure.survey import agree, alike, compare, converted, fresh, is_dense, way
 
 X = torch.linspace(-2, 2, 12).reshape(3, 4)
 
@@ -104,12 +104,37 @@ def test_half_precision_may_round_where_it_likes_but_not_lose_more():
         compare(differences, Compiled(lambda x: wide(x).float()), (x,), dtype=torch.bfloat16)
 
 
+def test_single_precision_may_be_better_than_eagers_but_not_worse():
+    x = torch.tensor([1.0, 2.0, 3.0])
+
+    def eager(x):
+        return x * (1 + (1e-4 if x.dtype == torch.float32 else 0))
+
+    compare(eager, Compiled(lambda x: x.clone()), (x,), dtype=torch.float32)
+    compare(eager, Compiled(lambda x: x * (1 - 5e-5)), (x,), dtype=torch.float32)
+    for wrong in (lambda x: x * (1 - 2e-4), lambda x: torch.stack([x[0], x[1], x[2] * 1.001]), lambda x: x * torch.inf):
+        with pytest.raises(AssertionError):
+            compare(eager, Compiled(wrong), (x,), dtype=torch.float32)
+    with pytest.raises(AssertionError):  # nothing is known of how far infinity is from it
+        compare(lambda x: eager(x) / (0 if x.dtype == torch.float32 else 1), Compiled(lambda x: x + 1), (x,),
+                dtype=torch.float32)  # fmt: skip
+    with pytest.raises(AssertionError):  # positions have no tolerance
+        compare(lambda x: x.argmax(), Compiled(lambda x: x.argmax() - 1), (x.bfloat16(),), dtype=torch.bfloat16)
+    compare(lambda x: x.argmax() + (x.dtype == torch.bfloat16), Compiled(lambda x: x.argmax()), (x.bfloat16(),),
+            dtype=torch.bfloat16)  # fmt: skip
+    with pytest.raises(AssertionError):
+        compare(lambda x: x.long() * 100, Compiled(lambda x: x.long() * 100 + 1), (x.half(),), dtype=torch.float16)
+
+
 def test_strides_count_where_a_result_is_dense():
     assert is_dense(X) and is_dense(X.t()) and not is_dense(X[:, :2]) and not is_dense(X[:1].expand(3, 4))
     agree(X[:, :2].contiguous(), X[:, :2])
     with pytest.raises(AssertionError, match="strides"):
         agree(X.t().contiguous(), X.t())
-    agree((X, [1, {"a": 2}.get("a")]), (X, [1, 2]))
+    agree((X, [1, 2]), (X, [1, 2]))
+    for wrong in ((X, [1, 3]), (X, (1, 2)), [X, [1, 2]], (X.double(), [1, 2]), (X[:2], [1, 2]), (X.tolist(), [1, 2])):
+        with pytest.raises(AssertionError):
+            alike(wrong, (X, [1, 2]))
 
 
 def test_structures_are_copied_and_converted():
