@@ -43,8 +43,12 @@ ULPS: dict[str, int] = {name: 3 for name, rule in OPERATIONS.items() if rule.tra
 #: Not a multiple of the result near its zeros: an error of this many units in the last place of 1 besides.
 ABSOLUTE_ULPS = {"lgamma": 4}
 
-#: SLEEF's functions overflow early: beyond these arguments infinity is allowed for what is a number.
+#: SLEEF's functions overflow early: beyond these arguments one implementation may have infinity where another has a
+#: number (sinh, cosh), or 0 where another has a subnormal one (a sigmoid that divides by 1 + exp(-x)).
 DOMAIN = {torch.float32: 88.0, torch.float64: 709.0}
+
+#: The same for lgamma, whose value is beyond half of the largest number from here on.
+LGAMMA_DOMAIN = {torch.float32: 2.1e36, torch.float64: 1.3e305}
 
 #: Functions that no library lets become negative.
 _NOT_NEGATIVE = ("exp", "exp2", "cosh", "sigmoid", "erfc", "acosh", "acos", "hypot", "sqrt", "rsqrt")
@@ -239,8 +243,9 @@ class EnclosingEvaluator(Evaluator):
         x, y = (o.value for o in operands)
         if operation in ("floordiv", "truncdiv", "remainder", "fmod"):
             if y.dtype.is_floating_point:
-                # SLEEF's fmod has no subnormal divisors.
-                return (y != 0) & (y.abs() < torch.finfo(y.dtype).smallest_normal)
+                # SLEEF's fmod has no subnormal divisors, and no quotients beyond the largest number.
+                subnormal = (y != 0) & (y.abs() < torch.finfo(y.dtype).smallest_normal)
+                return subnormal if operation == "truncdiv" else subnormal | ((x / y).isinf() & x.isfinite() & (y != 0))
             lowest = torch.iinfo(y.dtype).min
             if bool((y == 0).any()) or (lowest < 0 and bool(((x == lowest) & (y == -1)).any())):
                 raise OutsideDomain(f"{operation} has a divisor of 0, or -1 for the least number")
@@ -313,11 +318,20 @@ class EnclosingEvaluator(Evaluator):
         if operation in ABSOLUTE_ULPS:
             slack = ABSOLUTE_ULPS[operation] * torch.finfo(found.dtype).eps
             lower, upper = torch.minimum(lower, found.low - slack), torch.maximum(upper, found.high + slack)
-        if operation in ("sinh", "cosh"):
-            early = operands[0].value.abs() > DOMAIN[found.dtype]
+        if operation in ("sinh", "cosh", "lgamma"):
+            size = operands[0].value if operation == "lgamma" else operands[0].value.abs()
+            early = (size > (LGAMMA_DOMAIN if operation == "lgamma" else DOMAIN)[found.dtype]) & ~special
             infinite = torch.full_like(upper, math.inf)
+            number = torch.full_like(upper, torch.finfo(found.dtype).max / 8)
             upper = torch.where(early & (found.value > 0), infinite, upper)
             lower = torch.where(early & (found.value < 0), -infinite, lower)
+            lower = torch.where(early & (found.value > 0), torch.minimum(lower, number), lower)
+            upper = torch.where(early & (found.value < 0), torch.maximum(upper, -number), upper)
+        if operation == "sigmoid":
+            early = (operands[0].low < -DOMAIN[found.dtype]) & ~special
+            tiny = torch.full_like(upper, torch.finfo(found.dtype).smallest_normal)
+            lower = torch.where(early, torch.zeros_like(lower), lower)
+            upper = torch.where(early, torch.maximum(upper, tiny), upper)
         return Enclosure(found.value, torch.where(special, found.low, lower), torch.where(special, found.high, upper),
                          found.free)  # fmt: skip
 

@@ -90,8 +90,8 @@ KEPT: dict[str, str] = {
     "logaddexp": "exp overflows where the result does not",
     "erf": "1 - erfc(x) cancels for small x",
     "erfc": "1 - erf(x) cancels for large x",
-    "logit": "has a lowering of its own, as inaccurate as the formula near 1/2",
-    "gelu": "has a lowering of its own, as inaccurate as the formula for x < -2",
+    "logit": "has a lowering of its own, which does not cancel near 1/2 as the formula does",
+    "gelu": "has a lowering of its own, which does not cancel for x < -2 as the formula does",
     "softmax": "has a lowering of its own",
     "layer_norm": "has a lowering of its own",
 }

@@ -132,10 +132,10 @@ def test_failures_at_the_ends_of_the_format_are_told_apart(table):
     assert abs(table["logaddexp"]["formula"].failure[0]) > 88
 
 
-def test_operators_that_are_their_formula_are_as_inaccurate(table):
-    """Kept for other reasons than accuracy, and the table says so."""
+def test_operators_that_are_their_formula_in_pytorch_are_as_inaccurate(table):
+    """Kept, because generated kernels do better; ``test_accuracy`` measures by how much."""
     assert table["logit"]["eager"].worst > 2**18 and table["gelu"]["eager"].worst > 2**18
-    assert "inaccurate" in table["logit"].reason and "inaccurate" in table["gelu"].reason
+    assert "does not cancel" in table["logit"].reason and "does not cancel" in table["gelu"].reason
 
 
 # -- the table ---------------------------------------------------------------------------------------------------------
@@ -182,7 +182,7 @@ def test_kernels_keep_what_operators_have():
     found = t.treatments(POINTS, staxlab.compile)
     for entry in found.measured:
         if entry["eager"].worst <= 4:
-            assert entry["ours"].worst <= 4 and entry["ours"].failure == entry["eager"].failure, entry.name
+            assert entry["ours"].worst <= 4 and entry["ours"].failure in (None, entry["eager"].failure), entry.name
 
 
 def test_unknown_operators_are_refused(capsys):

@@ -140,14 +140,60 @@ template <class V> STAX_INLINE V float_floordiv(V x, V y, V f) {
     return select(y == V{}, (V)(x / y), result);
 }
 
-// SLEEF's inverse hyperbolic functions square their operand, which overflows; there, log(2|x|) is the exact result.
-template <class V> STAX_INLINE V large_acosh(V x, V small, V log) {
-    const V limit = splat<V>((element_of<V>)(sizeof(element_of<V>) == 4 ? 0x1p60 : 0x1p500));
-    return select(x > limit, (V)(log + splat<V>((element_of<V>)0x1.62e42fefa39efp-1)), small);
+// ---- Where SLEEF's functions stop short --------------------------------------------------------------------------------
+//
+// Each is computed the usual way first. `other` computes the vector anew, and runs only if some lane needs it.
+
+template <class V> constexpr bool is_single = sizeof(element_of<V>) == 4;
+template <class V> STAX_INLINE V bound(double single, double twice) {
+    return splat<V>((element_of<V>)(is_single<V> ? single : twice));
 }
-template <class V> STAX_INLINE V large_asinh(V x, V small, V log) {
-    return copysign(large_acosh(abs(x), abs(small), log), x);
+template <class M, class V, class F> STAX_INLINE V mend(M lost, V usual, F other) {
+    return any(lost) ? select(lost, other(), usual) : usual;
 }
+
+// The inverse hyperbolic functions square their operand, which overflows; there, log(2|x|) is the exact result.
+template <class V, class F> STAX_INLINE V large_acosh(V x, V usual, F log) {
+    const V log2 = splat<V>((element_of<V>)0x1.62e42fefa39efp-1);
+    return mend(x > bound<V>(0x1p60, 0x1p500), usual, [&] { return (V)(log() + log2); });
+}
+template <class V, class F> STAX_INLINE V large_asinh(V x, V usual, F log) {
+    return copysign(large_acosh(abs(x), abs(usual), log), x);
+}
+// sinh and cosh overflow before their results do; e^|x|/2 is (e^(|x|/2) / 2) e^(|x|/2).
+template <class V, class F> STAX_INLINE V large_cosh(V x, V usual, F root) {
+    return mend(abs(x) > bound<V>(88, 709), usual, [&] {
+        const V half = root();
+        return (V)(half * splat<V>((element_of<V>)0.5) * half);
+    });
+}
+template <class V, class F> STAX_INLINE V large_sinh(V x, V usual, F root) {
+    return copysign(large_cosh(x, abs(usual), root), x);
+}
+// So does lgamma; far out it is x (log(x) - 1), the other terms of Stirling's series being less than half a unit.
+template <class V, class F> STAX_INLINE V large_lgamma(V x, V usual, F log) {
+    return mend(x > bound<V>(0x1p100, 0x1p1000), usual, [&] { return (V)(x * (log() - one<V>())); });
+}
+// fmod is NaN for subnormal divisors and where the quotient overflows. The C library's is exact.
+template <class V> STAX_INLINE V whole_fmod(V x, V y, V usual) {
+    auto lost = is_nan(usual) & (abs(x) < splat<V>((element_of<V>)__builtin_inff())) & (abs(y) > V{});
+    return mend(lost, usual, [&] {
+        return lanewise(x, y, [](element_of<V> a, element_of<V> b) {
+            return is_single<V> ? (element_of<V>)__builtin_fmodf((f32)a, (f32)b) : (element_of<V>)__builtin_fmod(a, b);
+        });
+    });
+}
+// Near 0, tanh(x) = x - x^3/3 and log1p(x) = x - x^2/2 round to x, and are off by a unit otherwise: a whole result for
+// x - tanh(x) and for log1p of a subnormal number.
+template <class V> STAX_INLINE V small_tanh(V x, V usual) {
+    return select(abs(x) < bound<V>(0x1p-12, 0x1p-27), x, usual);
+}
+template <class V> STAX_INLINE V small_log1p(V x, V usual) {
+    return select(abs(x) < bound<V>(0x1p-25, 0x1p-54), x, usual);
+}
+
+// `e` is exp(-|x|), which does not overflow where 1 / (1 + exp(-x)) is still a number.
+template <class V> STAX_INLINE V sigmoid(V x, V e) { return select(x < V{}, e, one<V>()) / (one<V>() + e); }
 
 // ---- Integers ----------------------------------------------------------------------------------------------------------
 

@@ -140,10 +140,9 @@ class CppOps(Ops):
         if isinstance(row, Library):
             argument = row.argument.format(*texts)
             call = self._library_call(row, dtype, vector, [argument, *texts[1:]])
+            if row.mend and vector:
+                call = row.mend.format(*texts, call=call, other=self._other_call(row, dtype, texts))
             text = row.wrap.format(*texts, call=call, one=one)
-            if row.repair and vector:
-                magnitude = self._library_call(operations.LOG, dtype, True, [f"abs({texts[0]})"])
-                text = row.repair.format(*texts, call=call, log=magnitude)
         else:
             text = row.format(*texts, one=one)
         result = result_dtype(operation, tuple(o.dtype for o in operands))
@@ -172,6 +171,15 @@ class CppOps(Ops):
         if width == lanes:
             return f"{pointer}({', '.join(arguments)})"
         return f"call_wider<{wide}>({', '.join([pointer, *arguments])})"
+
+    def _other_call(self, function: Library, dtype: torch.dtype, texts: list[str]) -> str:
+        """A function without parameters that computes what mends the results of another."""
+        if function.other is None:
+            return ""
+        name, argument = function.other
+        second = operations.Library(name, "u10", name)
+        call = self._library_call(second, dtype, True, [argument.format(*texts, element=ELEMENT[dtype])])
+        return f"[&] {{ return {call}; }}"
 
     def to_dtype(self, value: CppValue, dtype: torch.dtype) -> CppValue:
         target = compute_dtype(dtype)

@@ -7,6 +7,8 @@ Where eager execution treats bool or integers specially, the rule says so.
 
 from __future__ import annotations
 
+import math
+
 import torch
 
 from .call import Call
@@ -218,15 +220,15 @@ lowering("special_xlog1py special_xlog1py.other_scalar special_xlog1py.self_scal
 
 
 def _log_add_exp(base: str):
-    exponential, logarithm = ("exp", "log1p") if base == "e" else ("exp2", "log2")
-
     def function(ops, a, b):
         dtype = ops.dtype_of(a)
         same_infinity = ops.logical_and(ops.isinf(a), ops.eq(a, b))
-        power = ops.apply(exponential, ops.neg(ops.abs(ops.sub(a, b))))
-        if base == "2":
-            power = ops.add(ops.constant(1.0, dtype), power)
-        return ops.where(same_infinity, a, ops.add(ops.maximum(a, b), ops.apply(logarithm, power)))
+        distance = ops.neg(ops.abs(ops.sub(a, b)))
+        if base == "e":
+            rest = ops.log1p(ops.exp(distance))
+        else:
+            rest = ops.mul(ops.log1p(ops.exp2(distance)), ops.constant(1 / math.log(2), dtype))
+        return ops.where(same_infinity, a, ops.add(ops.maximum(a, b), rest))
 
     return function
 

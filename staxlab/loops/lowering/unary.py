@@ -133,11 +133,17 @@ def lower_angle(call: Call, x: TensorValue) -> TensorValue:
 
 @lowering("sinc")
 def lower_sinc(call: Call, x: TensorValue) -> TensorValue:
+    """``sin(pi x) / (pi x)``. The sine is that of ``pi`` times the distance to the next whole number, which does not
+    round, with the sign of that number: ``pi x`` is too coarse an argument for large ``x``."""
     dtype = call.meta.dtype
 
     def function(ops, a):
-        scaled = ops.mul(a, ops.constant(math.pi, dtype))
-        quotient = ops.truediv(ops.sin(scaled), scaled)
+        pi = ops.constant(math.pi, dtype)
+        whole = ops.round(a)
+        half = ops.mul(whole, ops.constant(0.5, dtype))
+        sine = ops.sin(ops.mul(ops.sub(a, whole), pi))
+        sine = ops.where(ops.eq(half, ops.floor(half)), sine, ops.neg(sine))
+        quotient = ops.truediv(sine, ops.mul(a, pi))
         return ops.where(ops.eq(a, ops.constant(0.0, dtype)), ops.constant(1.0, dtype), quotient)
 
     return call.pointwise(function, x, operand_dtype=dtype)
@@ -145,14 +151,28 @@ def lower_sinc(call: Call, x: TensorValue) -> TensorValue:
 
 @lowering("logit")
 def lower_logit(call: Call, x: TensorValue, eps: float | None = None) -> TensorValue:
+    """``log(x / (1 - x))``, as ``log1p`` of that quotient less 1: near 1/2 the quotient rounds to few digits, but
+    ``(2x - 1) / (1 - x)`` does not. Below 1/2 it is the negative logarithm of the reciprocal; the smallest numbers are
+    scaled, because theirs overflows."""
     dtype = call.meta.dtype
+    info = torch.finfo(dtype if dtype in (torch.float32, torch.float64) else torch.float32)
 
     def function(ops, a):
-        one = ops.constant(1.0, dtype)
+        def constant(value):
+            return ops.constant(value, dtype)
+
+        one = constant(1.0)
         if eps is not None:
-            low, high = ops.constant(eps, dtype), ops.constant(1.0 - eps, dtype)
+            low, high = constant(eps), constant(1.0 - eps)
             a = ops.where(ops.lt(a, low), low, ops.where(ops.gt(a, high), high, a))
-        return ops.log(ops.truediv(a, ops.sub(one, a)))
+        upper = ops.ge(a, constant(0.5))
+        tiny = ops.lt(ops.abs(a), constant(4 * info.smallest_normal))
+        scaled = ops.add(ops.where(tiny, ops.mul(a, constant(2 / info.eps)), a), constant(0.0))  # -0.0 is a 0, too
+        twice = ops.add(a, a)
+        above = ops.where(upper, ops.sub(twice, one), ops.sub(one, twice))
+        ratio = ops.log1p(ops.truediv(above, ops.where(upper, ops.sub(one, a), scaled)))
+        below = ops.add(ratio, ops.where(tiny, constant(math.log(2 / info.eps)), constant(0.0)))
+        return ops.where(upper, ratio, ops.neg(below))
 
     return call.pointwise(function, x, operand_dtype=dtype)
 
