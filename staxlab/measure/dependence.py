@@ -6,8 +6,8 @@ only the first row of a matrix need not read the others.
 
 The count walks the operator graph backwards and carries, per block of storage, the set of elements demanded so far: all
 of them (the usual case, which costs nothing to represent) or a mask. A pointwise operator demands of its arguments what
-is demanded of its result, a reduction whole lines of its argument, a view nothing of its own, and any operator without
-a rule everything. Inputs that are handed out again (or views of them) move nothing.
+is demanded of its result, a reduction whole lines of its argument, a scan lines up to the last element demanded, a view
+nothing of its own, and any operator without a rule everything. Inputs that are handed out again (or views of them) move nothing.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from .tables import Table, Tabular, bytes_text
 LARGEST_MASK = 1 << 26
 
 REDUCING = {"sum", "mean", "amax", "amin", "prod", "any", "all", "argmax", "argmin", "var", "std", "logsumexp"}
+SCANNING = {"cumsum", "cumprod", "cummax", "cummin", "logcumsumexp"}
 ALONG_A_LINE = {"_softmax", "_log_softmax", "softmax", "log_softmax"}
 
 
@@ -229,6 +230,9 @@ def _through(
             for dim in dims:
                 mask = mask.unsqueeze(dim)
         return mask.expand(argument.shape)
+    if name in SCANNING:
+        dim = node.args[1]
+        return mask.flip(dim).cumsum(dim).flip(dim) > 0 if mask.ndim else mask
     if name in ALONG_A_LINE:
         return mask.any(node.args[1], keepdim=True).expand(argument.shape)
     demand.reasons.append(f"%{node.name}: only part of its result is used; all of its arguments are counted")
