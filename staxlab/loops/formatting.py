@@ -143,7 +143,7 @@ def _computed_lines(writer: _Listing, buffer: ComputedBuffer, body: LoopBody, fo
         if body.epilogue is not None:
             writer.emit("then:", buffer.origins)
             with writer.indent():
-                writer.extend(body_lines(body.epilogue))
+                _write_body(writer, body.epilogue, found.epilogue if found else {})
                 writer.emit(f"yield tmp{body.epilogue.result}", buffer.origins)
 
 

@@ -18,7 +18,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import reduce
 from typing import Any
 
 import torch
@@ -269,7 +270,8 @@ _RULES: dict[str, Callable[..., Interval | None]] = {
 class Remarks:
     """What the analysis says about a buffer's loops. ``statements`` maps statement ids to remarks, ``subscripts`` is an
     interval with every subscript in it, ``about`` a sentence on checks and width, ``last`` a remark on where results
-    go. ``kept`` and ``removed`` count the checks of subscripts that come from data, or look as if they did."""
+    go, ``epilogue`` those on a template's last statements. ``kept`` and ``removed`` count the checks of subscripts that
+    come from data, or look as if they did."""
 
     statements: Mapping[int, str]
     subscripts: Interval
@@ -277,6 +279,7 @@ class Remarks:
     kept: int
     removed: int
     last: str = ""
+    epilogue: Mapping[int, str] = field(default_factory=dict)
 
 
 class _Witness(_Recorder):
@@ -284,7 +287,7 @@ class _Witness(_Recorder):
 
     def __init__(self, dtypes: Mapping[str, torch.dtype]):
         super().__init__(dtypes)
-        self.proofs: dict[int | None, list[tuple[Expr, int]]] = {}
+        self.proofs: dict[int, list[tuple[Expr, int]]] = {}
         self.pending: list[tuple[Expr, int]] = []
 
     def tagged(self, origins: Origins) -> _Witness:
@@ -310,32 +313,49 @@ def remarks(buffer: ComputedBuffer, dtypes: Mapping[str, torch.dtype]) -> tuple[
     witness = _Witness(dtypes)
     body = record(buffer, dtypes, witness)
     found, symbols = body.replay_statements(Intervals(dtypes))
-    texts: dict[int, str] = {}
-    reach = [_address(buffer, body.target and body.target.substitute(symbols))]
-    kept = removed = 0
-    for statement in body.all_statements():
-        interval = getattr(found.get(statement.id), "interval", None)
-        if statement.operation == "load":
-            within = statement.args[1].substitute(symbols).bounds()
-            reach.append(within)
-            proofs = witness.proofs.get(statement.id, ())
-            removed += len(proofs)
-            parts = [f"subscript {interval_text(within)}"]
-            parts += [_proof_text(expression, size) for expression, size in proofs]
-            if interval is not None:
-                parts.append(f"value {interval_text(interval)}")
-            texts[statement.id] = "; ".join(dict.fromkeys(parts))
-        elif statement.operation == "indirect":
-            texts[statement.id], fate = _indirect_text(statement, found[statement.args[0]])
-            kept, removed = kept + (fate == "kept"), removed + (fate == "removed")
-        elif interval is not None and statement.operation != "constant":
-            texts[statement.id] = interval_text(interval)
+    target = body.target and body.target.substitute(symbols)
+    notes = _Notes([_address(buffer, target)], removed=len(witness.pending))
+    texts = notes.of(body, found, symbols, witness.proofs)
+    after: Mapping[int, str] = {}
+    if body.epilogue is not None:
+        merged = Ranged(limits(buffer.data.accumulate_dtype), buffer.data.accumulate_dtype)
+        after = notes.of(body.epilogue, *body.epilogue.replay_statements(Intervals(dtypes), merged), {})
+    everything = reduce(hull, notes.reach)
     last = "; ".join(_proof_text(*proof) for proof in witness.pending)
-    removed += len(witness.pending)
-    everything = reach[0]
-    for within in reach[1:]:
-        everything = hull(everything, within)
-    return body, Remarks(texts, everything, _about(everything, kept, removed), kept, removed, last)
+    about = _about(everything, notes.kept, notes.removed)
+    return body, Remarks(texts, everything, about, notes.kept, notes.removed, last, after)
+
+
+@dataclass
+class _Notes:
+    """What is said of the statements of a body and of its epilogue, and the sums over both."""
+
+    reach: list[Interval]
+    kept: int = 0
+    removed: int = 0
+
+    def of(
+        self, body: LoopBody, found: Mapping[int, Any], symbols: Mapping[Symbol, Expr],
+        proofs: Mapping[int, list[tuple[Expr, int]]],
+    ) -> dict[int, str]:  # fmt: skip
+        """Remarks by statement id."""
+        texts: dict[int, str] = {}
+        for statement in body.all_statements():
+            interval = getattr(found.get(statement.id), "interval", None)
+            if statement.operation == "load":
+                within = statement.args[1].substitute(symbols).bounds()
+                proved = proofs.get(statement.id, ())
+                self.reach.append(within)
+                self.removed += len(proved)
+                parts = [f"subscript {interval_text(within)}", *(_proof_text(*proof) for proof in proved)]
+                parts += [f"value {interval_text(interval)}"] if interval is not None else []
+                texts[statement.id] = "; ".join(dict.fromkeys(parts))
+            elif statement.operation == "indirect":
+                texts[statement.id], fate = _indirect_text(statement, found[statement.args[0]])
+                self.kept, self.removed = self.kept + (fate == "kept"), self.removed + (fate == "removed")
+            elif interval is not None and statement.operation != "constant":
+                texts[statement.id] = interval_text(interval)
+        return texts
 
 
 def _address(buffer: ComputedBuffer, target: Expr | None) -> Interval:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -232,3 +234,19 @@ def test_every_line_has_its_remark_in_its_place():
     assert any("load x[" in text and "subscript [" in remark for text, remark in by_text.items())
     assert all(not remark for text, remark in by_text.items() if text.startswith(("input", "output", "for")))
     assert issubclass(Intervals, Ops)
+
+
+def test_the_end_of_a_matrix_product_has_remarks_too():
+    loops = program(lambda x, w: x @ w, torch.randn(4, 8), torch.randn(8, 3)).loops
+    template = loops.buffers[0].data
+    if type(template).__name__ != "Template":
+        pytest.skip("the product is a library call here")
+
+    def epilogue(ops, index, merged):
+        return ops.add(merged, ops.load("w", index[1]))
+
+    buffer = dataclasses.replace(loops.buffers[0], data=dataclasses.replace(template, epilogue=epilogue))
+    _, said = remarks(buffer, {"x": torch.float32, "w": torch.float32})
+    assert "subscript [0, 2]" in said.epilogue.values()
+    text = LoopProgram(loops.inputs, (buffer,), loops.outputs).format(intervals=True)
+    assert text.count("# subscript [") == 3
