@@ -56,7 +56,7 @@ def batch_normalized(x):
 
 
 def gathered(x):
-    return x[(x[:, 0] > 0).long()] * 2
+    return x[(x[:, 0] > 0).long()] * 2, x[x[:, 0].long()] * 2  # the second may be out of range: threads report it
 
 
 def summed_up(x):
