@@ -20,6 +20,7 @@ from staxlab.provenance import Line
 from staxlab.runtime import artifact, build
 from staxlab.schedule.dependencies import schedule
 from tests.codegen.cpp_support import RUNNABLE, assert_same, expected, pointwise, poisoned, reduction
+from tests.codegen.test_cpp_scans import scan
 
 F32, I64 = torch.float32, torch.int64
 needs_vectors = pytest.mark.skipif(RUNNABLE[0] != "avx512", reason="the texts below are those of 16 lanes")
@@ -82,6 +83,22 @@ def turned():
     return pointwise({"x": x}, (70, 37), F32, lambda ops, i: ops.load("x", 70 * i[1] + i[0])), {"x": x}
 
 
+def row_scan():
+    return scan(padded((9, 300)), 1, "sum", accumulate=torch.float64)
+
+
+def row_extreme():
+    return scan(padded((6, 167)), 1, "amax")
+
+
+def row_position():
+    return scan(padded((6, 167)).round(), 1, "argmax")  # many equal values: the last must win
+
+
+def column_scan():
+    return scan(padded((40, 1100)), 0, "sum", accumulate=torch.float64)
+
+
 PLANTED = {
     "relu forgotten": (elementwise, "relu(t2)", "t2"),
     "operands exchanged": (elementwise, "t0 - t1", "t1 - t0"),
@@ -106,6 +123,22 @@ PLANTED = {
     "partial results": (cut_sum, "acc + partial[piece]", "partial[piece]"),
     "tile not turned": (turned, "turned0[row]", "turned0[15 - row]"),
     "tile at the edge": (turned, "first<6>, all_lanes", "first<5>, all_lanes"),
+    "every block begins anew": (row_scan, "start + k == 0", "k == 0"),
+    "a row's last block": (row_scan, "128 : 300 - start", "128 : 299 - start"),
+    "tail of a scan": (row_scan, "first<4>", "first<3>"),
+    "rows mixed up": (row_scan, "acc[row] + value", "acc[0] + value"),
+    "a row of the rest": (row_scan, "scan_rows(first<1>)", "scan_rows(first<0>)"),
+    "a row beside the rest": (row_scan, "i0 + row, start + k", "i0, start + k"),
+    "prefix not kept": (row_scan, "block[row][k] = acc[row];", ""),
+    "vector passed over": (row_extreme, "if (any(", "if (k == 0 && any("),
+    "extreme not kept": (row_extreme, "acc = value[lane];", ""),
+    "extreme begins with nothing": (row_extreme, "if (k == 0) acc = value[0];", ""),
+    "first of equal elements": (row_position, "is_later_extreme<true, f32>(acc, value[lane])", "value[lane] > acc"),
+    "position within the vector": (row_position, "acc_at = k + lane;", "acc_at = lane;"),
+    "strip begins anew": (column_scan, "r0 == 0 ? value", "r0 % 2 == 0 ? value"),
+    "running vector": (column_scan, "acc[k - begin] + value", "acc[0] + value"),
+    "strip too narrow": (column_scan, "strip < 4", "strip < 3"),
+    "tail of a strip": (column_scan, "first<4>", "first<3>"),
 }
 
 
@@ -119,7 +152,7 @@ def test_a_planted_fault_is_found(name):
     (kernel,) = cpp.generate(scheduled, Options(), device)
     assert right in kernel.source, f"the text to damage is not there:\n{kernel.source}"
     wanted = expected(program, inputs)
-    exact = wanted.dtype == I64 or make in (elementwise, row_amax, turned)
+    exact = wanted.dtype == I64 or make in (elementwise, row_amax, turned, row_scan, row_extreme, column_scan)
     tolerance = {} if exact else {"rtol": 1e-4, "atol": 2e-3}
 
     def result(lines):
