@@ -29,7 +29,7 @@ help:
 	@echo "make test      run all tests                 make test-quick   leave out the slow ones"
 	@echo "make lab       open the notebooks            make test-gpu     only those that need a CUDA device"
 	@echo "make bench     side-by-side runs against eager and torch.compile"
-	@echo "make lint      ruff                          make docs         rebuild docs/index.md"
+	@echo "make lint      ruff                          make docs         rebuild the generated pages of docs/"
 	@echo "make test-sanitized     the tests that run kernels, every access of a kernel checked (docs/sanitizers.md)"
 	@echo "make clean     remove what was built         make distclean    and .venv"
 
@@ -77,6 +77,7 @@ format: $(STAMP)
 
 docs: $(STAMP)
 	@$(BIN)/python docs/build_index.py
+	@$(BIN)/python docs/build_coverage.py
 
 browser:
 	@.ci/browser
