@@ -8,6 +8,7 @@ module              question
 ``roofline``        What can this machine do? (Definition 1.1, Section 13.1)
 ``rounding``        How far may two right answers differ? (Section 6.5, Theorem 13.1, Corollary 13.1)
 ``validation``      Does every kernel compute what its loops mean? (Section 6.9, Theorems 6.1 to 6.3)
+``survey``          Does every operator give eager's values, and how was it compiled? (Section 6.1)
 ``identities``      Which laws of algebra do floating-point numbers keep? (Section 4.2, Table 4.1)
 ``transcendental``  How inaccurate is a formula in place of an operator? (Section 4.4, Table 4.2)
 ``amortize``        When has compiling paid for itself? (Propositions 13.4, 13.5 and 13.6)
