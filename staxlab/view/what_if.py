@@ -19,6 +19,7 @@ from .listing import listing
 from .markup import Html, element, join, table
 from .schedule import traffic_bar
 
+ROOM = 500_000  # bytes of HTML for the sources of kernels in one output
 MOST_OPEN = 3  # kernels whose source is shown without being asked for
 MODEL = (
     "k users; N elements, each of c operations, q bytes read and b stored. Inlined, a value costs k N (c/P + q/B); "
@@ -31,7 +32,8 @@ def view(record: Any, full: bool = False) -> View:
     if isinstance(record, RealizationTable):
         title = f"Realization in {record.name}"
         summary = f"{len(record.decisions)} open, {len(record.outcomes)} outcomes worked out"
-        return View("realization", (Pane("realization", title, _realization(record), summary, record.format()),))
+        body = _realization(record, full)
+        return View("realization", (Pane("realization", title, body, summary, record.format()),))
     content = record.table()
     rows = [[*row] for row in content.rows]
     parts = [table(content.caption, content.columns, rows), *(note(f"{said}.") for said in content.notes)]
@@ -41,7 +43,7 @@ def view(record: Any, full: bool = False) -> View:
     return View("what-if", (Pane("what-if", content.caption, join(parts), "", str(record)),))
 
 
-def _realization(record: RealizationTable) -> Html:
+def _realization(record: RealizationTable, full: bool) -> Html:
     if not record.decisions:
         return join([note("No value has a choice: each is in memory in any case or read nowhere."), _required(record)])
     codes = [
@@ -50,7 +52,7 @@ def _realization(record: RealizationTable) -> Html:
     words = [record.outcome_words(outcome) for outcome in record.outcomes]
     said = element("output", words[0], class_="sx-switches-words", aria_live="polite")
     return element(
-        "div", _decisions(record), said, _outcomes(record), _kernels(record), class_="sx-switches",
+        "div", _decisions(record), said, _outcomes(record), _kernels(record, full), class_="sx-switches",
         data_choices=json.dumps(CHOICES), data_combinations=json.dumps(codes), data_words=json.dumps(words),
         data_open=_few(record),
     )  # fmt: skip
@@ -106,18 +108,26 @@ def _outcomes(record: RealizationTable) -> Html:
     return table(caption, head, rows, row_attributes=attributes)
 
 
-def _kernels(record: RealizationTable) -> Html:
-    """Each distinct kernel once. Names number the kernels of a program, so the same source may have several."""
+def _kernels(record: RealizationTable, full: bool) -> Html:
+    """Each distinct kernel once. Names number the kernels of a program, so the same source may have several. Unless
+    ``full``, sources are drawn as long as there is room, those of the program as compiled first."""
     found: dict[tuple, tuple[Any, list[int]]] = {}
     for state, outcome in enumerate(record.outcomes):
         for place, kernel in enumerate(outcome.kernels):
             found.setdefault((place, kernel.name, kernel.source), (kernel, []))[1].append(state)
+    sources: dict[int, Html] = {}
+    room = ROOM
+    for kernel, _ in sorted(found.values(), key=lambda entry: entry[1][0]):
+        if full or room > 0:
+            sources[id(kernel)] = listing(kernel.lines, kernel.language, name=kernel.name)
+            room -= len(sources[id(kernel)])
+    left_out = note("Its source is left out here, to be quick: staxlab.view.write_page(path, record) writes it.")
     drawn = []
     for _, (kernel, states) in sorted(found.items(), key=lambda entry: (entry[0][0], entry[1][1])):
         numbers = ", ".join(str(state + 1) for state in states)
         moved = f" reads {bytes_text(kernel.bytes_read)}, writes {bytes_text(kernel.bytes_written)}; in row {numbers}"
         head = element("summary", element("code", kernel.name), element("span", moved, class_="sx-muted"))
-        inner = [head, listing(kernel.lines, kernel.language, name=kernel.name)]
+        inner = [head, sources.get(id(kernel), left_out)]
         at = " ".join(map(str, states))
         drawn.append(element("details", inner, class_="sx-more", open=0 in states and _few(record), data_states=at))
     return join(drawn)

@@ -105,3 +105,16 @@ def test_where_not_all_are_worked_out_a_switch_takes_back_the_others(page, tmp_p
         pressed = page.locator('[aria-pressed="true"]', has_text="inline")
         assert pressed.count() == 1
         assert page.locator(".sx-switches-words").inner_text() == table.outcome_words(table.outcome(**{name: "inline"}))
+
+
+def test_a_large_table_stays_below_the_cap_and_a_page_has_all(tmp_path, monkeypatch):
+    from staxlab.view import what_if as module
+
+    table = realization_table(staxlab.explain(shared, torch.randn(4, 32)))
+    monkeypatch.setattr(module, "ROOM", 10_000)
+    cut, whole = view.html(table), view.html(table, full=True)
+    assert "left out here" in cut and "left out here" not in whole and len(cut) < len(whole)
+    (figure,) = read(cut).find("div", class_="sx-switches")
+    first = [e for e in figure.find("details") if "0" in e.attributes.get("data-states", "").split()]
+    assert first[0].find("figure", class_="sx-listing"), "what was compiled is drawn first"
+    assert "left out here" not in view.write_page(tmp_path / "all.html", table).read_text()
