@@ -1,4 +1,4 @@
-"""The cases of Tables 13.1 and 13.2, as data: a function, its twin for JAX, its inputs, and what the byte model says.
+"""The cases of Tables 13.1 and 13.2, and scans, as data: a function, its twin for JAX, its inputs, its bytes by the model.
 
 ``eager`` and ``compiled`` are the model's element counts in terms of ``N`` (elements of the input) and ``n`` (rows),
 each a pair of coefficients; the tests hold them against the byte model run on the recorded operators. ``compiled`` is
@@ -97,13 +97,21 @@ CASES: tuple[Case, ...] = (
     Case("exp", "exp", "13.2", torch.exp, lambda jax, jnp: jnp.exp, (2, 0), (2, 0), 10),
     Case("row_sum", "row sum", "13.2", lambda x: x.sum(-1), lambda jax, jnp: lambda x: x.sum(-1), (1, 1), (1, 1), 1),
     Case("row_amax", "row amax", "13.2", lambda x: x.amax(-1), lambda jax, jnp: lambda x: x.max(-1), (1, 1), (1, 1), 1),
+    Case("cumsum_rows", "cumsum along rows", "scans", lambda x: x.cumsum(-1), lambda jax, jnp: lambda x: x.cumsum(-1),
+         (2, 0), (2, 0), 1, size=(4096, 4096)),
+    Case("cumsum_columns", "cumsum down columns", "scans", lambda x: x.cumsum(0),
+         lambda jax, jnp: lambda x: x.cumsum(0), (2, 0), (2, 0), 1, size=(4096, 4096)),
+    Case("cummax_rows", "cummax along rows, values", "scans", lambda x: x.cummax(-1)[0],
+         lambda jax, jnp: lambda x: jax.lax.cummax(x, axis=1), (3, 0), (2, 0), 1, size=(4096, 4096)),
+    Case("exp_cumsum_rows", "x.exp().cumsum(-1)", "scans", lambda x: x.exp().cumsum(-1),
+         lambda jax, jnp: lambda x: jnp.exp(x).cumsum(-1), (4, 0), (2, 0), 11, size=(4096, 4096)),
 )  # fmt: skip
 
-GROUPS = {"table_13_1": "13.1", "table_13_2": "13.2"}
+GROUPS = {"table_13_1": "13.1", "table_13_2": "13.2", "scans": "scans"}
 
 
 def select(names: str) -> list[Case]:
-    """Cases by comma-separated names, "table_13_1", "table_13_2" or "all". KeyError names the unknown one."""
+    """Cases by comma-separated names, "table_13_1", "table_13_2", "scans" or "all". KeyError names the unknown one."""
     chosen: dict[str, Case] = {}
     by_name = {case.name: case for case in CASES}
     for name in (part.strip() for part in names.split(",")):
