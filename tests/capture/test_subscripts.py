@@ -142,6 +142,29 @@ def test_several_index_tensors_broadcast_against_each_other(seed):
     assert failed > 5 and len(compiled.versions) == 1
 
 
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x, i: x[i],
+        lambda x, i: x.index_select(0, i),
+        lambda x, i: x.gather(0, i[:, None]),
+        lambda x, i: F.embedding(i, x),
+        lambda x, i: x.index_put((i,), torch.ones(())),
+        lambda x, i: x.scatter(0, i[:, None], 1.0),
+        lambda x, i: F.nll_loss(x.t()[:1], i),
+    ],
+)
+def test_nothing_can_be_read_from_an_empty_dimension(function):
+    empty = torch.randn(0, 4)
+    with pytest.raises((IndexError, RuntimeError)):
+        function(empty, L([0]))
+    with pytest.raises(staxlab.SubscriptError) as raised:
+        staxlab.compile(function)(empty, L([0]))
+    assert first_line(raised.value).startswith("index 0 at position (0")
+    assert first_line(raised.value).endswith("with size 0")
+    assert str(raised.value).splitlines()[-1] == "  remedy: there is no element to read or write"
+
+
 def test_writes_at_subscripts():
     def function(x, i):
         x[i] = 1.0
@@ -235,6 +258,9 @@ def test_a_result_that_nobody_reads_is_checked():
 def test_training_calls():
     compiled = staxlab.compile(lambda x, t: F.cross_entropy(x, t))
     x = X.clone().requires_grad_()
+    with pytest.raises(IndexError) as first:
+        staxlab.compile(lambda x, t: F.cross_entropy(x, t))(x, L([0, 1, 2, 3, 4]))
+    assert first_line(first.value) == at("(4,)", 4, 1, 4)
     compiled(x, L([0, 1, 2, 3, 0])).backward()
     with pytest.raises(IndexError) as raised:
         compiled(x, L([0, 1, 2, 3, 4]))
