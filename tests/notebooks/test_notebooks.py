@@ -55,7 +55,7 @@ LIVE = {
         },
     ),
     "06_loops": (
-        19,
+        22,
         {
             "LoopProgram",
             "Composition",
