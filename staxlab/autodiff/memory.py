@@ -328,13 +328,14 @@ class _Model:
     def _is_written(self, value: Node, readers: Sequence[Node]) -> bool:
         """Whether a value that is neither kept nor returned has to be in memory (as :mod:`.values` sees it)."""
         kind = self.kinds.producer(value)
-        if kind in ("library", "fallback", "random", "reduction"):
+        if kind in ("library", "fallback", "random", "template", "reduction"):
             return True
         call = value.args[0] if self.kinds(value) == "item" else value
         if kind == "normalization" and REDUCES_BY * _bytes(value) < sum(map(_bytes, call.inputs)):
             return True
         looked_at = any(self.kinds(user) == "storage view" for user in value.users)
-        return looked_at or any(self.kinds(reader) not in FUSING for reader in readers)
+        # A small product takes in what makes its operands, though values are divided as if it read them from memory.
+        return looked_at or any(self.kinds(reader) not in FUSING | {"template"} for reader in readers)
 
 
 def _bytes(node: Node) -> int:

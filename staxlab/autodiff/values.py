@@ -273,6 +273,8 @@ class _Analysis:
         kind = self.kind.producer(node)
         if kind in ("library", "fallback", "random"):
             return "PyTorch's routine writes it"
+        if kind == "template":
+            return "a product of matrices is written"
         if kind == "scan":
             return "a scan is written"
         if kind == "scatter":

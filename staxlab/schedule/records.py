@@ -13,6 +13,7 @@ import torch
 
 from ..loops.body import LoopBody, MemoryAccess
 from ..loops.ir import Extern, Layout, LoopProgram, OutputReference
+from ..loops.operands import operand_elements, operands
 from ..options import Decision, DeviceSpec
 from ..provenance import NO_ORIGINS, Origins
 
@@ -63,10 +64,20 @@ class ScheduleNode:
         """Scalar operations of the whole node, merges of a reduction included."""
         if self.body is None:
             return 0
+        if self.kind == "template":
+            return self._product_operations()
         merges = 0 if self.kind == "pointwise" or self.reduction == "store" else 1
-        inner = self.numel * max(self.reduction_numel, 1) * (self.body.operation_count() + merges)
-        after = self.body.epilogue
-        return inner + (self.numel * after.operation_count() if after is not None else 0)
+        return self.numel * max(self.reduction_numel, 1) * (self.body.operation_count() + merges)
+
+    def _product_operations(self) -> int:
+        """A multiplication and an addition per product; what makes the operands and the results once per element."""
+        assert self.body is not None and self.body.epilogue is not None
+        extents = dict(zip(self.body.symbols, (*self.ranges, *self.reduction_ranges), strict=True))
+        count = 2 * self.numel * self.reduction_numel + self.numel * self.body.epilogue.operation_count()
+        if not self.is_empty and self.reduction_numel:
+            for operand in operands(self.body):
+                count += operand.operation_count() * operand_elements(operand, extents)
+        return count
 
 
 @dataclass(frozen=True)

@@ -59,7 +59,7 @@ def _stroke(x: float, height: float) -> Html:
 def space_text(node: Any) -> str:
     """The iteration space: ``64`` or ``64 | 128`` with the reduced loops after the bar."""
     text = " × ".join(map(str, node.ranges)) or "1"
-    if node.kind == "reduction":
+    if node.kind in ("reduction", "scan", "template"):
         text += " | " + (" × ".join(map(str, node.reduction_ranges)) or "1")
     return text
 

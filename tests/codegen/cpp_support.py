@@ -10,7 +10,16 @@ import torch
 from staxlab.codegen import cpp
 from staxlab.codegen.kernel import KernelSet
 from staxlab.codegen.wrapper import generate_wrapper
-from staxlab.loops.ir import ComputedBuffer, InputBuffer, Layout, LoopProgram, OutputReference, Pointwise, Reduction
+from staxlab.loops.ir import (
+    Computed,
+    ComputedBuffer,
+    InputBuffer,
+    Layout,
+    LoopProgram,
+    OutputReference,
+    Pointwise,
+    Reduction,
+)
 from staxlab.loops.semantics import evaluate
 from staxlab.options import Options, host_device_spec, host_instruction_set
 from staxlab.runtime import artifact, build
@@ -50,6 +59,13 @@ def reduction(
     out = Layout.contiguous(shape, dtype, "cpu")
     data = Reduction(shape, reduced, kind, dtype, accumulate, compute, ORIGINS)
     return _program(inputs, ComputedBuffer("out", out, data, ORIGINS))
+
+
+def buffer_program(
+    inputs: dict[str, torch.Tensor], shape: tuple[int, ...], dtype: torch.dtype, data: Computed
+) -> LoopProgram:
+    """A program of one buffer, in row-major memory, with any kind of node."""
+    return _program(inputs, ComputedBuffer("out", Layout.contiguous(shape, dtype, "cpu"), data, ORIGINS))
 
 
 def _program(inputs: dict[str, torch.Tensor], buffer: ComputedBuffer) -> LoopProgram:

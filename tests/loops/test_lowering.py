@@ -145,12 +145,12 @@ def test_as_strided_is_a_layout_where_the_storage_is_known():
 
 
 def test_library_calls_are_extern_with_realized_arguments():
-    program = check(lambda x, w: torch.relu((x + 1) @ w.t()).sum(), torch.randn(4, 8), torch.randn(5, 8))
+    program = check(lambda x, w: torch.relu((x + 1) @ w.t()).sum(), torch.randn(64, 80), torch.randn(50, 80))
     kinds = [type(b.data).__name__ for b in program.buffers]
     assert kinds == ["Pointwise", "Extern", "Reduction"]
     extern = program.buffers[1]
     assert isinstance(extern, ExternBuffer) and extern.data.reason == "library"
-    assert extern.data.args[1].layout.stride == (1, 8)  # the transpose is a layout, not a copy
+    assert extern.data.args[1].layout.stride == (1, 80)  # the transpose is a layout, not a copy
 
 
 def test_strict_mode_refuses_a_fallback_and_names_operator_and_line():
@@ -159,7 +159,7 @@ def test_strict_mode_refuses_a_fallback_and_names_operator_and_line():
     assert program.buffers[0].data.reason == "fallback"
     with pytest.raises(LoweringError, match="special_erfcx"):
         program_of(f, torch.rand(3), strict_native=True)
-    program_of(lambda x, y: x @ y, torch.rand(3, 3), torch.rand(3, 3), strict_native=True)  # a library call is fine
+    program_of(lambda x: x.sort()[0], torch.rand(3, 3), strict_native=True)  # a library call is fine
 
 
 def test_a_case_a_rule_declines_is_a_visible_fallback():

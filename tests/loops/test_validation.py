@@ -205,7 +205,7 @@ CORPUS: dict[str, tuple[Callable, tuple[torch.Tensor, ...]]] = {
     "views": (lambda x: x.reshape(7, 10, 33).permute(2, 0, 1).flip(1)[::2] * x[:17, None, :10], (data(33, 70),)),
     "pooling": (lambda x: F.max_pool2d(x, 2) + F.avg_pool2d(x, 2), (images(2, 3, 8, 10),)),
     "upsampling": (lambda x: F.interpolate(x, scale_factor=2, mode="bilinear"), (images(2, 3, 8, 10),)),
-    "library calls between": (lambda x: (x @ x.t()).relu().cumsum(0).tanh(), (data(33, 70),)),
+    "library calls between": (lambda x: (x @ x.t()).relu().sort(0)[0].tanh(), (data(70, 80),)),
     "empty": (lambda x: (x.sum(-1), x * 2, x.sum(0)), (data(0, 5),)),
     "a scalar": (lambda x: x.sin() * 2 + 1, (data(),)),
     "constants": (lambda x: x + torch.arange(70) * torch.tensor([2.5]), (data(33, 70),)),
@@ -275,7 +275,7 @@ def plant_everywhere(monkeypatch, right: str, wrong: str) -> None:
 def test_the_record_prints_and_says_what_it_is_held_to():
     text = str(validated(lambda x: x.exp().sum(-1), data(6, 167)).validation)
     assert "exp 3 ulp" in text and "sum of 167 in a tree of height" in text and "within the bound" in text
-    text = str(validated(lambda x: x @ x.t() + 1, data(6, 6)).validation)
+    text = str(validated(lambda x: x.sort()[0] + 1, data(6, 6)).validation)
     assert "run by PyTorch" in text and "extern_" in text
 
 
@@ -285,8 +285,8 @@ def test_the_record_prints_and_says_what_it_is_held_to():
 def test_the_region_runs_as_a_whole_where_it_can():
     function, inputs = CORPUS["softmax"]
     assert validated(function, *inputs).validation.whole.startswith("equal")
-    with_a_library_call = validated(lambda x: (x @ x).relu(), data(6, 6)).validation
-    assert with_a_library_call.whole.startswith("not run") and "extern_mm" in with_a_library_call.whole
+    with_a_library_call = validated(lambda x: x.sort()[0].relu(), data(6, 6)).validation
+    assert with_a_library_call.whole.startswith("not run") and "extern_sort" in with_a_library_call.whole
 
 
 def test_right_kernels_that_are_put_together_wrongly_are_found(monkeypatch):

@@ -389,16 +389,16 @@ def test_extern_and_empty_nodes():
 
 
 LIBRARY = {
-    "product": (lambda a, b: a @ b, (64, 48), (48, 32)),
-    "product with itself": (lambda a: torch.addmm(a, a, a), (24, 24)),
-    "batched": (lambda a, b: torch.bmm(a, b), (3, 8, 16), (3, 16, 4)),
-    "linear": (torch.nn.functional.linear, (6, 40), (10, 40), (10,)),
+    "product": (lambda a, b: a @ b, (64, 96), (96, 48)),
+    "product with itself": (lambda a: torch.addmm(a, a, a), (64, 64)),
+    "batched": (lambda a, b: torch.bmm(a, b), (3, 48, 64), (3, 64, 40)),
+    "linear": (torch.nn.functional.linear, (64, 64), (48, 64), (48,)),
     "convolution": (torch.nn.functional.conv2d, (2, 3, 12, 12), (5, 3, 3, 3)),
     "transposed": (torch.nn.functional.conv_transpose2d, (2, 3, 6, 6), (3, 5, 3, 3)),
     "attention": (torch.nn.functional.scaled_dot_product_attention, *[(1, 2, 16, 8)] * 3),
     "sort": (lambda a: a.sort(-1)[0], (30, 7)),
     "fallback": (lambda a: torch.linalg.inv(a), (9, 9)),
-    "product and pointwise": (lambda a, b: (a @ b).relu(), (64, 48), (48, 32)),
+    "product and pointwise": (lambda a, b: (a @ b).relu(), (64, 96), (96, 64)),
 }
 
 

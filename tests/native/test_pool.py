@@ -170,7 +170,7 @@ def test_what_a_program_cannot_do_runs_through_the_wrapper_and_says_why():
     for name, f, args in (
         ("view", lambda x: (x + 1).t(), (torch.randn(3, 4),)),
         ("twice", lambda x: (lambda y: (y, y.view(12)))(x + 1), (torch.randn(3, 4),)),
-        ("library", lambda x: (x @ x) + 1, (torch.randn(4, 4),)),
+        ("library", lambda x: x.sort()[0] + 1, (torch.randn(4, 4),)),
         ("empty", lambda x: x + 1, (torch.randn(0, 4),)),
         ("index", lambda x, i: x[i], (torch.randn(8), torch.tensor([1, 2]))),
     ):

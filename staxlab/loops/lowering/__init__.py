@@ -14,6 +14,7 @@ from . import (  # noqa: F401  (importing a module registers its rules)
     library,
     normalizations,
     pooling,
+    products,
     reductions,
     scans,
     scatters,

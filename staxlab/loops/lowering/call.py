@@ -4,6 +4,7 @@
   is function composition; Listing 6.1),
 * :meth:`Call.reduction` merges elements along dimensions (Definition 6.1), :meth:`Call.scan` keeps all prefixes,
 * :meth:`Call.scatter` sends elements to subscripts read from data,
+* :meth:`Call.template` multiplies matrices,
 * :meth:`Call.view` looks at a value through a change of subscript (Proposition 6.2).
 
 None of them computes or allocates. Broadcasting and type promotion happen here, once for all rules.
@@ -20,7 +21,7 @@ from ...capture.graph import Node, TensorMeta
 from ...operators.structure import flatten
 from ...provenance import Origins, unite
 from ..expressions import ZERO, Expr
-from ..ir import Index, Pointwise, Reduction, Scan, Scatter
+from ..ir import Index, Pointwise, Reduction, Scan, Scatter, Template
 from ..layout import IndexMap, broadcast, is_injective, numel
 from ..ops import Ops, compute_dtype
 from .registry import RULES
@@ -208,6 +209,42 @@ class Call:
         merged = operand.compute_dtype if position_wanted else accumulate_dtype
         box.data = Reduction(ranges, extents, kind, dtype, merged, element, self._origins(operands))
         self.lowering.pending.append((box, f"a {kind} reduction"))
+        return TensorValue(box)
+
+    # -- products -----------------------------------------------------------------------------------------------------
+
+    def template(
+        self,
+        left: TensorValue,
+        right: TensorValue,
+        epilogue: Callable[..., Any],
+        extra: Sequence[TensorValue] = (),
+        *,
+        accumulate_dtype: torch.dtype,
+    ) -> TensorValue:
+        """The product of matrices ``left`` (``(*batch, rows, depth)``) and ``right`` (``(*batch, depth, columns)``),
+        neither empty. Elements are converted to ``accumulate_dtype`` before they are multiplied;
+        ``epilogue(ops, total, *elements)`` makes what is stored of a sum of products and of the elements of ``extra``,
+        values that broadcast against the result and are converted likewise.
+        """
+        shape, dtype = (*left.shape[:-1], right.shape[-1]), self.meta.dtype
+        first = self.loader(left, left.shape, accumulate_dtype)
+        second = self.loader(right, right.shape, accumulate_dtype)
+        others = [self.loader(value, shape, accumulate_dtype) for value in extra]
+
+        def operand(load: Loader) -> Loader:
+            return lambda ops, index: load(ops.made_by(self.node).tagged(self.origins), index)
+
+        def finish(ops: Ops, index: Index, total: Any) -> Any:
+            ops = ops.made_by(self.node).tagged(self.origins)
+            return convert(ops, epilogue(ops, total, *[load(ops, index) for load in others]), dtype)
+
+        box = Box(shape, dtype, self.device, None)
+        origins = self._origins((left, right, *extra))
+        box.data = Template(
+            shape, left.shape[-1], dtype, accumulate_dtype, operand(first), operand(second), finish, origins
+        )
+        self.lowering.pending.append((box, "a product of matrices"))
         return TensorValue(box)
 
     # -- scans and scatters -------------------------------------------------------------------------------------------

@@ -170,7 +170,7 @@ class GraphLowering:
         return self._extern(node, args, kwargs, reason if rule is not None else None)
 
     def _unsupported(self, node: Node) -> str | None:
-        """Why no rule may be tried: dtypes, layouts or devices the loop IR does not describe."""
+        """Why no rule may be tried: dtypes, layouts or devices the loop IR does not describe, or its own word."""
         metas = _metas([node.val, *(n.val for n in node.inputs)])
         for meta in metas:
             if meta.dtype not in NATIVE_DTYPES:
@@ -179,7 +179,8 @@ class GraphLowering:
         placed = _metas([node.val, *(n.val for n in node.inputs if not self._is_number(n))])
         if len({m.device for m in placed}) > 1:
             return "tensors on different devices"
-        return None
+        rule = RULES.get(node.target)
+        return rule.refuses(node) if rule is not None and rule.refuses is not None else None
 
     def _is_number(self, node: Node) -> bool:
         value = self.values.get(node)

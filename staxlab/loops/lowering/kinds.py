@@ -28,6 +28,7 @@ def kind_of(node: Node) -> str:
     * ``"pointwise"``, ``"reduction"``, ``"scan"``, ``"scatter"``, ``"normalization"``, ``"factory"``, ``"joining"``,
       ``"indexing"``, ``"window"``: generated loops, into which what they read may be fused
     * ``"template"``: loops laid out by hand, whose operands may be fused into them: a small matrix product
+    * ``"template"``: loops laid out by hand, whose operands may be fused into them: a small matrix product
     * ``"view"``: a change of subscript; ``"storage view"``: a view of something that has to be in memory
     * ``"random"``: draws from the generator; ``"library"``: PyTorch's own routine by design; ``"fallback"``: PyTorch's
       own for want of a rule, dtypes that loops do not know included
@@ -59,6 +60,8 @@ def kind_of(node: Node) -> str:
     metas = flatten((node.val, [source.val for source in node.inputs]))
     if any(isinstance(meta, TensorMeta) and meta.dtype not in NATIVE_DTYPES for meta in metas):
         return "fallback"
+    if rule.refuses is not None and rule.refuses(node) is not None:
+        return "library" if target in LIBRARY else "fallback"
     name = target._opname
     flag = _TRAINING_FLAG.get(name)
     if name in _APPLIES_STATISTICS or (flag is not None and len(node.args) > flag and node.args[flag] is False):

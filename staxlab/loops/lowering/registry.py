@@ -27,13 +27,15 @@ class LoweringRule:
 
     ``passes``: how often the rule reads its tensor arguments in separate loops (a softmax reads its input three
     times), each of which would compute an inlined argument anew. ``kind`` is the class of Table 6.1. ``is_view`` rules
-    make no value of their own.
+    make no value of their own. ``refuses(node)`` says, from metadata alone, why an operator node is not for the rule
+    (None: it is), where that has to be known before anything is lowered.
     """
 
     function: Callable[..., Any]
     kind: str
     passes: int = 1
     is_view: bool = False
+    refuses: Callable[[Any], str | None] | None = None
 
 
 RULES: dict[Overload, LoweringRule] = {}
@@ -54,12 +56,16 @@ def overloads(names: str) -> list[Overload]:
 
 
 def lowering(
-    *targets: str | Overload, kind: str = "pointwise", passes: int = 1, is_view: bool = False
+    *targets: str | Overload,
+    kind: str = "pointwise",
+    passes: int = 1,
+    is_view: bool = False,
+    refuses: Callable[[Any], str | None] | None = None,
 ) -> Callable[[Callable], Callable]:
     """Decorator: the function is the lowering rule of the overloads named. A later rule replaces an earlier one."""
 
     def register(function: Callable) -> Callable:
-        rule = LoweringRule(function, kind, passes, is_view)
+        rule = LoweringRule(function, kind, passes, is_view, refuses)
         for target in targets:
             for overload in overloads(target) if isinstance(target, str) else [target]:
                 RULES[overload] = rule

@@ -1,0 +1,203 @@
+"""Products of matrices and vectors: loops of our own where they are small, the library's routine elsewhere (Table 6.1).
+
+A library's matrix product is the result of decades, and for large matrices nothing generated here comes near it: it
+multiplies and adds in one instruction and one rounding, which is twice as fast. But it costs about a microsecond to
+call, which is what a product of 32 x 32 matrices takes, and it keeps a region from running without the interpreter. So
+small products become :class:`~staxlab.loops.ir.Template` nodes, whose operands take in what made them (a relu before a
+product costs no memory) and whose epilogue holds a bias, and larger ones stay library calls. :data:`LIMITS` says where
+the border lies; ``python -m benchmarks.products`` measures it. It is a matter of time alone: both add ``depth``
+products, within the error bound of Section 6.5 of each other.
+
+Not everything called a product is one: ``addr`` is pointwise, a product of two vectors or of a matrix and a vector is a
+:class:`~staxlab.loops.ir.Reduction`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from ...capture.graph import Node, TensorMeta
+from ...options import Decision
+from ..layout import IndexMap, broadcast, numel
+from ..ops import Ops, compute_dtype
+from .call import Call
+from .registry import Decline, lowering
+from .values import Number, TensorValue
+
+#: From how many multiplications on a product of matrices is the library's, by dtype: the largest power of two below which
+#: every product measured was faster so, on one core with AVX-512 (benchmarks/results/products_cpu.json). Integers have
+#: no vendor's routine: there, loops of our own win at nearly every size.
+LIMITS = {
+    torch.float32: 1 << 17, torch.float64: 1 << 16, torch.bfloat16: 1 << 19, torch.float16: 1 << 19,
+    torch.int64: 1 << 24, torch.int32: 1 << 24, torch.int16: 1 << 19, torch.int8: 1 << 19, torch.uint8: 1 << 19,
+}  # fmt: skip
+
+#: The same for a matrix times a vector and for a product of vectors, which are reductions.
+VECTOR_LIMITS = dict.fromkeys(LIMITS, 1 << 16)
+
+
+def dimensions(node: Node) -> tuple[int, int, int, int]:
+    """``(batch, rows, columns, depth)`` of a product operator's node, from the shapes of its two factors; a vector is a
+    matrix of one row or column. ``addbmm`` sums over its batch, which is depth then."""
+    first, second = (argument.val.shape for argument in _factors(node))
+    if len(first) == 3:
+        batch, rows, depth = first
+        if node.target._opname == "addbmm":
+            return 1, rows, second[2], batch * depth
+        return batch, rows, second[2], depth
+    rows, depth = first if len(first) == 2 else (1, first[0])
+    return 1, rows, second[1] if len(second) == 2 else 1, depth
+
+
+def _factors(node: Node) -> tuple[Node, Node]:
+    position = _FIRST_FACTOR.get(node.target._opname, 0)
+    return node.args[position], node.args[position + 1]
+
+
+_FIRST_FACTOR = {"addmm": 1, "baddbmm": 1, "addbmm": 1, "addmv": 1}
+
+
+def multiplications(node: Node) -> int:
+    """``batch * rows * columns * depth``."""
+    batch, rows, columns, depth = dimensions(node)
+    return batch * rows * columns * depth
+
+
+def refusal(node: Node) -> str | None:
+    """Why a product is the library's business; None if it is small. Decided from metadata alone, so that whoever
+    divides a graph before it is lowered (Section 5.4) sees what lowering will do."""
+    meta = node.val
+    if not isinstance(meta, TensorMeta) or meta.device.type != "cpu":
+        return "products on a GPU, which the library computes on units of their own"
+    limits = LIMITS if len(_factors(node)[1].val.shape) > 1 else VECTOR_LIMITS
+    if meta.dtype not in limits:
+        return f"products of {str(meta.dtype).removeprefix('torch.')}"
+    count, limit = multiplications(node), limits[meta.dtype]
+    if count >= limit:
+        name = str(meta.dtype).removeprefix("torch.")
+        return f"{count:,} multiplications: from {limit:,} of {name} on the library's loops make up for its call"
+    return None
+
+
+def _chosen(call: Call, form: str) -> None:
+    """Write down why loops of our own were chosen."""
+    batch, rows, columns, depth = dimensions(call.node)
+    count, dtype = batch * rows * columns * depth, call.meta.dtype
+    limit = (LIMITS if form == "template" else VECTOR_LIMITS)[dtype]
+    reason = f"{count:,} multiplications, less than {limit:,}: calling the library takes longer than its loops save"
+    inputs = (("batch", batch), ("rows", rows), ("columns", columns), ("depth", depth), ("limit", limit))
+    call.lowering.decisions.append(Decision("lower", call.node.name, form, reason, (form, "extern"), inputs))
+
+
+def _scaled(ops: Ops, value: Any, factor: Number, dtype: torch.dtype) -> Any:
+    return value if factor == 1 else ops.mul(ops.constant(factor, dtype), value)
+
+
+def _added(beta: Number, alpha: Number, dtype: torch.dtype) -> Callable[..., Any]:
+    """The epilogue ``beta * addend + alpha * total``. With beta 0 the addend is not looked at: NaN in it vanish."""
+
+    def epilogue(ops: Ops, total: Any, *addend: Any) -> Any:
+        total = _scaled(ops, total, alpha, dtype)
+        return ops.add(_scaled(ops, addend[0], beta, dtype), total) if addend else total
+
+    return epilogue
+
+
+def _product(
+    call: Call, left: TensorValue, right: TensorValue, addend: TensorValue | None, beta: Number, alpha: Number
+) -> TensorValue:
+    """``beta * addend + alpha * (left @ right)`` of matrices (or batches of them) that broadcasting has made fit."""
+    dtype, shape = call.meta.dtype, call.meta.shape
+    wide = compute_dtype(dtype)
+    if alpha == 0:
+        raise Decline("a factor of 0, with which some libraries do not look at the operands")
+    extra = () if addend is None or beta == 0 else (addend,)
+    if numel(shape) == 0 or left.shape[-1] == 0:  # nothing is summed
+        if not extra or numel(shape) == 0:
+            return call.full(0, shape, dtype)
+        return call.pointwise(lambda ops, a: _scaled(ops, a, beta, wide), addend, operand_dtype=dtype)
+    _chosen(call, "template")
+    return call.template(left, right, _added(beta, alpha, wide), extra, accumulate_dtype=wide)
+
+
+@lowering("mm bmm", kind="template", refuses=refusal)
+def lower_mm(call: Call, x: TensorValue, y: TensorValue) -> TensorValue:
+    return _product(call, x, y, None, 1, 1)
+
+
+@lowering("addmm baddbmm", kind="template", refuses=refusal)
+def lower_addmm(
+    call: Call, a: TensorValue, x: TensorValue, y: TensorValue, *, beta: Number = 1, alpha: Number = 1
+) -> TensorValue:
+    return _product(call, x, y, a, beta, alpha)
+
+
+@lowering("addbmm", kind="template", refuses=refusal)
+def lower_addbmm(
+    call: Call, a: TensorValue, x: TensorValue, y: TensorValue, *, beta: Number = 1, alpha: Number = 1
+) -> TensorValue:
+    """The batch is part of what is summed: the factors side by side, and one below the other."""
+    batch, rows, depth = x.shape
+    columns = y.shape[2]
+    step = max(depth, 1)
+    wide = IndexMap((rows, batch * depth), lambda i: (i[1] // step, i[0], i[1] % step), name="side by side")
+    tall = IndexMap((batch * depth, columns), lambda i: (i[0] // step, i[0] % step, i[1]), name="stacked")
+    return _product(call, x.seen(wide), y.seen(tall), a, beta, alpha)
+
+
+# -- Vectors -----------------------------------------------------------------------------------------------------------
+
+
+def _sum_of_products(call: Call, x: TensorValue, y: TensorValue, dtype: torch.dtype) -> TensorValue:
+    """The products of two tensors, ``y`` broadcast to ``x``, summed over the last dimension."""
+    _chosen(call, "reduction")
+    wide = compute_dtype(dtype)
+
+    def element(ops: Ops, a: Any, b: Any) -> Any:
+        return ops.mul(a, b)
+
+    return call.reduction("sum", x, [x.ndim - 1], dtype=dtype, accumulate_dtype=wide, function=element, extra=(y,))
+
+
+@lowering("mv dot vdot", kind="template", refuses=refusal)
+def lower_mv(call: Call, x: TensorValue, y: TensorValue) -> TensorValue:
+    return _sum_of_products(call, x, y, call.meta.dtype)
+
+
+@lowering("addmv", kind="template", refuses=refusal)
+def lower_addmv(
+    call: Call, a: TensorValue, x: TensorValue, y: TensorValue, *, beta: Number = 1, alpha: Number = 1
+) -> TensorValue:
+    if alpha == 0:
+        raise Decline("a factor of 0, with which some libraries do not look at the operands")
+    dtype = call.meta.dtype
+    wide = compute_dtype(dtype)
+    total = _sum_of_products(call, x, y, wide)
+    epilogue = _added(beta, alpha, wide)
+    if beta == 0:
+        return call.pointwise(epilogue, total, operand_dtype=wide, dtype=dtype)
+    added = call.pointwise(lambda ops, b: b, a, operand_dtype=wide, dtype=wide)
+    return call.pointwise(lambda ops, b, t: epilogue(ops, t, b), added, total, operand_dtype=wide, dtype=dtype)
+
+
+@lowering("addr")
+def lower_addr(
+    call: Call, a: TensorValue, x: TensorValue, y: TensorValue, *, beta: Number = 1, alpha: Number = 1
+) -> TensorValue:
+    """``beta * a + alpha * x * y`` for every pair of elements of two vectors: no sum, hence pointwise."""
+    shape, dtype = call.meta.shape, call.meta.dtype
+    if dtype == torch.bool:
+        raise Decline("addr of bool")
+    column = x.seen(IndexMap(shape, lambda i: (i[0],), name="column"))
+    row = y.seen(broadcast(y.shape, shape))
+    wide = compute_dtype(dtype)
+
+    def function(ops: Ops, u: Any, v: Any, *addend: Any) -> Any:
+        product = ops.mul(_scaled(ops, u, alpha, wide), v)
+        return ops.add(_scaled(ops, addend[0], beta, wide), product) if addend else product
+
+    addend = () if beta == 0 else (a,)
+    return call.pointwise(function, column, row, *addend, operand_dtype=dtype)
