@@ -285,6 +285,8 @@ def lower_index_put(
     given = [(d, i) for d, i in enumerate(indices) if i is not None]
     if not given:
         raise Decline("an index without index tensors")
+    if [i.dtype for _, i in given] == [torch.bool] and values.numel == 1:
+        return _masked(call, x, *given[0], values, accumulate)
     _require_indices(*(i for _, i in given))
     shape = _broadcast_shape([i.shape for _, i in given])
     wide = [(d, i.seen(broadcast(i.shape, shape))) for d, i in given]
@@ -304,6 +306,22 @@ def lower_index_put(
     load = call.loader(values, ranges, x.dtype)
     kind = "sum" if accumulate else "store"
     return _scattered(call, kind, x, ranges, place, load, (*(i for _, i in given), values))
+
+
+def _masked(
+    call: Call, x: TensorValue, dim: int, mask: TensorValue, value: TensorValue, accumulate: bool
+) -> TensorValue:
+    """``x[:, mask] = number``, where it does not matter how many elements the mask selects."""
+    load = call.loader(value, x.shape, x.dtype)
+    if mask.shape != x.shape[dim : dim + mask.ndim]:
+        raise Decline("a mask of another shape")
+
+    def compute(ops: Ops, index: Index) -> Any:
+        ops = ops.tagged(call.origins)
+        old, new = x.load(ops, index), load(ops, index)
+        return ops.where(mask.load(ops, index[dim : dim + mask.ndim]), ops.add(old, new) if accumulate else new, old)
+
+    return call.computed(compute, x.shape, x.dtype, (x, mask, value))
 
 
 @lowering("put", kind="scatter")
