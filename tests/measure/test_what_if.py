@@ -13,6 +13,7 @@ import staxlab
 from staxlab.errors import OptionError
 from staxlab.loops.lowering import lower
 from staxlab.loops.realize import Cost, Rates, decide, model_choice, model_seconds, rates
+from staxlab.loops.semantics import evaluate
 from staxlab.measure.what_if import CHOICES, MOST_TOGETHER, realization_table, what_if
 from staxlab.options import GPU_SPECS, host_device_spec
 
@@ -39,7 +40,7 @@ def explained(function, *shapes, target="cpu", dtype=torch.float32):
 
 def same_bits(one, other) -> bool:
     return all(
-        torch.equal(a.contiguous().view(torch.uint8), b.contiguous().view(torch.uint8))
+        torch.equal(a.reshape(-1).contiguous().view(torch.uint8), b.reshape(-1).contiguous().view(torch.uint8))
         for a, b in zip(one, other, strict=True)
     )
 
@@ -57,6 +58,34 @@ def test_every_combination_computes_the_same_bits(function, shapes):
     assert table.together and len(table.outcomes) == 2 ** len(table.decisions) >= 2
     first, *others = [outcome.call(inputs) for outcome in table.outcomes]
     assert same_bits(first, compilation.call(inputs))
+    assert all(same_bits(first, other) for other in others)
+
+
+STEPS = (
+    torch.add, torch.sub, torch.mul, torch.maximum, lambda a, _: a.t(), lambda a, _: a.relu(), lambda a, _: a.sigmoid(),
+    lambda a, _: a.flip(0), lambda a, b: a - b.sum(-1, keepdim=True), lambda a, b: torch.where(a > b, a, b * 2),
+)  # fmt: skip
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(0, len(STEPS) - 1), st.integers(0, 9), st.integers(0, 9)), min_size=3, max_size=8)
+)
+def test_every_outcome_of_a_random_program_means_the_same(steps):
+    """By the reference semantics, which needs no compiler: every combination, or every single change, bit for bit."""
+
+    def program(x, y):
+        values = [x, y]
+        for number, one, other in steps:
+            values.append(STEPS[number](values[one % len(values)], values[other % len(values)]))
+        return values[-1].sum(-1), values[-1].amax(0), values[-2].sum()
+
+    compilation, inputs = explained(program, (4, 4), (4, 4), target="sm_90")
+    table = realization_table(compilation)
+    names = [buffer.name for buffer in compilation.loops.inputs]
+    placeholders = [node.name for node in compilation.operators.graph.placeholders]
+    given = {name: inputs[placeholders.index(name)] for name in names}
+    first, *others = [evaluate(outcome.loops, given) for outcome in table.outcomes]
     assert all(same_bits(first, other) for other in others)
 
 
