@@ -34,7 +34,7 @@ EXTENSION = os.environ.get("STAXLAB_SANITIZER_EXTENSION", "")
 EVERY = int(os.environ.get("STAXLAB_SANITIZER_EVERY", "1"))
 
 #: Tests whose kernels are broken on purpose: what is found there is the sanitizers at work, and is counted apart.
-BROKEN_ON_PURPOSE = ("tests/codegen/test_cpp_planted.py",)
+BROKEN_ON_PURPOSE = "::test_a_planted_fault_is_found["
 
 _HEADLINE = re.compile(r"(ERROR: AddressSanitizer: .*|[^\n]*runtime error: .*)")
 
@@ -184,7 +184,7 @@ def _judge(item: pytest.Item) -> None:
     text = findings.new()
     if not text:
         return
-    if item.nodeid.startswith(BROKEN_ON_PURPOSE):
+    if BROKEN_ON_PURPOSE in item.nodeid:
         account.on_purpose += 1
         return
     heads = list(dict.fromkeys(_HEADLINE.findall(text))) or [text[:200]]
