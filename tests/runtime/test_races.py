@@ -12,6 +12,8 @@ import torch.nn.functional as F
 import staxlab
 from staxlab.provenance import Line
 from staxlab.runtime import toolchain
+from tests.codegen.cpp_support import compile_program
+from tests.codegen.test_cpp_templates import product
 from tests.runtime.races import example_arguments, races
 
 
@@ -103,6 +105,16 @@ def test_no_thread_writes_what_another_reads_or_writes(fn, tmp_path, record_prop
         found = races(kernel, example_arguments(kernel, schedule), tmp_path / str(position))
         assert found == "", f"{found}\n{kernel.source}"
     record_property("race_checked_kernels", len(kernels))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shape", [(300, 200, 260), (40, 70, 60, 50)], ids=["matrices", "batches"])
+def test_products_share_no_memory_that_is_written(shape, tmp_path):
+    *batch, rows_, depth, columns_ = shape
+    program = product({"x": torch.ones(*batch, rows_, depth), "y": torch.ones(*batch, depth, columns_)})
+    _, kernels, schedule = compile_program(program, threads=4)
+    assert "-fopenmp" in kernels[0].flags
+    assert races(kernels[0], example_arguments(kernels[0], schedule), tmp_path) == ""
 
 
 def test_a_planted_race_is_found(tmp_path):
