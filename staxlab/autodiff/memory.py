@@ -328,7 +328,7 @@ class _Model:
     def _is_written(self, value: Node, readers: Sequence[Node]) -> bool:
         """Whether a value that is neither kept nor returned has to be in memory (as :mod:`.values` sees it)."""
         kind = self.kinds.producer(value)
-        if kind in ("library", "fallback", "random", "template", "reduction"):
+        if kind in ("library", "fallback", "random", "template", "reduction", "scan", "scatter"):
             return True
         call = value.args[0] if self.kinds(value) == "item" else value
         if kind == "normalization" and REDUCES_BY * _bytes(value) < sum(map(_bytes, call.inputs)):

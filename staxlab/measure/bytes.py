@@ -276,7 +276,7 @@ def _node_counts(schedule: Schedule, node: ScheduleNode) -> tuple[dict[str, int]
         return {name: elements for name, (elements, _) in counts.items()}, written
     if node.is_empty:
         return read, written
-    for counts, accesses in ((read, node.reads), (written, node.writes)):
+    for counts, accesses in ((read, node.loads), (written, node.writes)):
         for access in accesses:
             whole = schedule.layouts[access.buffer].storage_elements
             counts[access.buffer] = min(whole, counts.get(access.buffer, 0) + access.unique_elements)
@@ -313,7 +313,7 @@ def _kernel_row(schedule: Schedule, kernel: Kernel) -> TrafficRow:
             operations += node_operations(schedule, node)
         node_read, node_written = _node_counts(schedule, node)
         for buffer, count in node_read.items():
-            if buffer in inputs or not inputs | outputs:
+            if buffer in inputs or buffer == node.base or not inputs | outputs:
                 whole = schedule.layouts[buffer].storage_elements
                 read[buffer] = min(whole, read.get(buffer, 0) + count)
         for buffer, count in node_written.items():

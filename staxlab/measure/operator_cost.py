@@ -43,7 +43,7 @@ MOVES = {
     "clone", "copy", "copy_", "_to_copy", "to", "contiguous", "cat", "stack", "index", "index_select", "gather", "take",
     "embedding", "constant_pad_nd", "flip", "roll", "repeat", "fill", "fill_", "zero_", "scatter", "index_put",
     "index_put_", "slice_scatter", "select_scatter", "_unsafe_index", "masked_fill", "tril", "triu", "lift_fresh_copy",
-    "slice_backward", "select_backward", "diagonal_backward",
+    "slice_backward", "select_backward", "diagonal_backward", "index_copy", "index_fill",
 }  # fmt: skip
 
 #: Scalar operations per element of the first tensor, for operators that reduce or normalise.
@@ -56,6 +56,9 @@ PER_INPUT_ELEMENT = {
     "native_layer_norm_backward": 21, "native_group_norm_backward": 21, "native_batch_norm_backward": 21,
     "batch_norm_backward": 21, "_fused_rms_norm_backward": 12,
 }  # fmt: skip
+
+#: Operators that merge scattered elements: which of their tensors has as many elements as are merged.
+MERGES = {"scatter_add": 1, "scatter_reduce": 1, "index_add": 2, "index_reduce": 2, "embedding_dense_backward": 0}
 
 #: Scalar operations per element of the result, for the adjoints of elementwise operators and of losses.
 PER_RESULT_ELEMENT = {
@@ -311,6 +314,8 @@ def scalar_operations(target: torch._ops.OpOverload, args: tuple[Any, ...], kwar
     if name in PER_INPUT_ELEMENT:
         extra = results if name in ("mean", "var", "std") else 0
         return PER_INPUT_ELEMENT[name] * tensors[0].numel + extra
+    if name in MERGES:
+        return tensors[MERGES[name]].numel
     if name in PER_RESULT_ELEMENT:
         return PER_RESULT_ELEMENT[name] * results
     rule = OPERATIONS.get(SCALAR_NAMES.get(name, name))

@@ -47,6 +47,13 @@ class ScheduleNode:
     base: str | None = None
 
     @property
+    def loads(self) -> tuple[MemoryAccess, ...]:
+        """The reads that move elements. A scatter that replaces elements takes over its base without looking at it."""
+        if self.reduction != "store":
+            return self.reads
+        return tuple(access for access in self.reads if access.buffer != self.base)
+
+    @property
     def numel(self) -> int:
         """Points of the pointwise space."""
         return _product(self.ranges)
@@ -115,7 +122,7 @@ class Schedule:
     def bytes_read(self, node: ScheduleNode) -> int:
         """Bytes a node reads: each buffer once, however many accesses it has to it."""
         per_buffer: dict[str, int] = {}
-        for access in node.reads:
+        for access in node.loads:
             whole = self.layouts[access.buffer].storage_elements * self.layouts[access.buffer].dtype.itemsize
             per_buffer[access.buffer] = min(whole, per_buffer.get(access.buffer, 0) + self.bytes_of(access))
         return sum(per_buffer.values())

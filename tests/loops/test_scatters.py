@@ -377,6 +377,26 @@ def test_slices_at_known_positions_meet_nowhere():
     assert is_one_to_one(body) and not body.may_fail
 
 
+# -- traffic ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_scatter_reads_and_writes_what_it_touches():
+    """Adding 3 rows of 5 to 100: the copy moves all twice, the scatter 3 rows and subscripts, and 3 rows each way."""
+    from staxlab.measure.bytes import traffic_model
+
+    x, k, s = torch.randn(100, 5), torch.tensor([4, 90, 4]), torch.randn(3, 5)
+    for function, each_way in ((lambda x, k, s: x.index_add(0, k, s), 15), (lambda x, k, s: x.index_copy(0, k, s), 0)):
+        compiled = staxlab.compile(function)
+        compiled(x, k, s)
+        (version,) = compiled.versions
+        model = traffic_model(version.compilation)
+        copy, scatter = model.compiled.rows
+        assert (copy.elements_read, copy.elements_written) == (500, 500)
+        assert scatter.elements_read == 3 + 15 + each_way and scatter.elements_written == 15
+        assert scatter.operations == version.compilation.schedule.nodes[1].operations
+        assert model.eager.operations == each_way  # an addition for each element, if any
+
+
 # -- training ---------------------------------------------------------------------------------------------------------
 
 
