@@ -74,7 +74,9 @@ def variables_of(name: str, extension: Path | None, directory: Path) -> dict[str
     }
 
 
-def run_suite(name: str, extension: Path, directory: Path, every: int, arguments: Sequence[str]) -> dict[str, Any]:
+def run_suite(
+    name: str, extension: Path | None, directory: Path, every: int, arguments: Sequence[str]
+) -> dict[str, Any]:
     """Run one suite in a process of its own: the plugin's account, the exit status, the seconds it took."""
     log, variables = directory / name, variables_of(name, extension, directory)
     variables["STAXLAB_SANITIZER_EVERY"] = str(every)

@@ -143,3 +143,22 @@ def test_a_compiler_without_sanitizers_is_named(tmp_path):
     other.chmod(0o755)
     with pytest.raises(BuildError, match="has no libasan.so"):
         sanitizers.libraries((str(other),))
+
+
+@pytest.mark.slow
+def test_a_run_accounts_for_kernels_and_tells_faults_planted_on_purpose_apart(tmp_path, monkeypatch):
+    checked_process()
+    wanted = ("tests/codegen/test_cpp_planted.py", "-k", "forgotten or reversed")
+    monkeypatch.setitem(runner.SUITES, "planted", wanted)
+    account = runner.run_suite("planted", None, tmp_path, 1, ())
+    if "passed" not in account["tests"]:
+        pytest.skip("the kernels that are broken there have 16 lanes")
+    assert account["status"] == 0 and account["tests"] == {"passed": 2}
+    assert account["kernels"] >= 3 and account["launches"] >= 4
+    assert account["findings"] == [] and account["found_in_kernels_broken_on_purpose"] == 1
+
+
+def test_unknown_suites_are_refused(capsys):
+    with pytest.raises(SystemExit):
+        runner.main(["--suites", "codgen"])
+    assert "no suite named 'codgen'" in capsys.readouterr().err
