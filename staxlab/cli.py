@@ -82,7 +82,7 @@ targets:
   {architectures:<14} these architectures, without having one
 
 What a kernel is: "cpp" and "triton" are generated. "extern" is a routine of PyTorch's: a *library* call on purpose
-(matmul, convolution, sort: no generated loop would be better), or a *fallback*, because no lowering rule covers
+(large products, convolution, sort: no generated loop would be better), or a *fallback*, because no lowering rule covers
 the operator. --strict refuses fallbacks and accepts library calls.
 """
 

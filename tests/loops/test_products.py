@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import math
 import threading
+import warnings
+from collections import Counter
 from collections.abc import Callable
 from unittest import mock
 
@@ -21,7 +23,7 @@ from staxlab.loops.lowering.kinds import kind_of
 from staxlab.options import Options
 from tests.loops.lowered import CPU, GPU, check, operators_of, program_of
 
-from .opinfo import copy_of
+from .opinfo import DTYPES, copy_of, operators_database, outcome, samples
 
 F32, F64 = torch.float32, torch.float64
 INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
@@ -158,6 +160,27 @@ def operands(draw):
 def test_any_strides(pair):
     program = check(torch.mm, *pair, rtol=1e-4, atol=1e-4)
     assert nodes(program) == ["Template"]
+
+
+NAMES = frozenset(
+    "mm bmm addmm baddbmm addbmm addmv mv dot vdot addr outer matmul __rmatmul__ inner tensordot einsum kron "
+    "nn.functional.linear linalg.vecdot linalg.multi_dot linalg.matrix_power".split()
+)
+
+
+@pytest.mark.parametrize(
+    "name", ["float32", *(pytest.param(n, marks=pytest.mark.slow) for n in DTYPES if n not in ("float32", "bool"))]
+)
+def test_pytorchs_own_samples(name):
+    """What PyTorch tests these operators with, contiguous and strided, against eager execution."""
+    pytest.importorskip("expecttest", reason="PyTorch's operator database needs expecttest (the dev extra)")
+    tally: Counter = Counter()
+    with warnings.catch_warnings(), torch.no_grad():
+        warnings.simplefilter("ignore")
+        for op in operators_database():
+            if op.name in NAMES and DTYPES[name] in op.supported_dtypes("cpu"):
+                tally.update(outcome(op, sample) for sample in samples(op, DTYPES[name], 3))
+    assert tally["native"] > 0.8 * sum(tally.values()) and not tally["fallback"], tally
 
 
 # -- Compiled ----------------------------------------------------------------------------------------------------------

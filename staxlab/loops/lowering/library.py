@@ -1,4 +1,4 @@
-"""Operators that are library calls by design: matrix products, convolutions, sorting (Section 6.1).
+"""Operators that are library calls by design: large matrix products, convolutions, sorting (Section 6.1).
 
 They belong to the basis, so they are not decomposed; at run time PyTorch's own implementation is called, which for
 these is the vendor's tuned library. Listing an operator here is a statement of intent: strict mode accepts it, whereas

@@ -27,9 +27,9 @@ from .call import Call
 from .registry import Decline, lowering
 from .values import Number, TensorValue
 
-#: From how many multiplications on a product of matrices is the library's, by dtype: the largest power of two below which
-#: every product measured was faster so, on one core with AVX-512 (benchmarks/results/products_cpu.json). Integers have
-#: no vendor's routine: there, loops of our own win at nearly every size.
+#: From how many multiplications on a product of matrices is the library's, by dtype: the largest power of two below
+#: which every product measured was faster as a template, on one core with AVX-512
+#: (benchmarks/results/products_cpu.json). Integers have no vendor's routine: loops of our own win at nearly every size.
 LIMITS = {
     torch.float32: 1 << 17, torch.float64: 1 << 16, torch.bfloat16: 1 << 19, torch.float16: 1 << 19,
     torch.int64: 1 << 24, torch.int32: 1 << 24, torch.int16: 1 << 19, torch.int8: 1 << 19, torch.uint8: 1 << 19,
