@@ -1,4 +1,4 @@
-"""The cases of Tables 13.1 and 13.2, and scans, as data: a function, its twin for JAX, its inputs, its bytes by the model.
+"""The cases of Tables 13.1 and 13.2, and scans, as data: a function, its twin for JAX, its inputs, what the model says.
 
 ``eager`` and ``compiled`` are the model's element counts in terms of ``N`` (elements of the input) and ``n`` (rows),
 each a pair of coefficients; the tests hold them against the byte model run on the recorded operators. ``compiled`` is

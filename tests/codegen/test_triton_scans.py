@@ -168,8 +168,8 @@ def test_a_running_value_that_is_forgotten_is_found(monkeypatch):
 COMPILED = [
     (kind, dtype, shape, axis)
     for kind in MERGES
-    for dtype in (torch.float32, torch.float64, torch.int64, torch.uint8, torch.bfloat16)
-    for shape, axis in (((300, 100), 1), ((300, 5000), 1), ((2000, 33), 0), ((5, 1), 1))
+    for dtype in (torch.float32, torch.float64, torch.uint8)
+    for shape, axis in (((300, 5000), 1), ((33, 20), 0), ((5, 1), 1))
     if kind != "logaddexp" or dtype.is_floating_point
 ]
 
