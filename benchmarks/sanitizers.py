@@ -112,7 +112,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BuildError as error:
         print(error, file=sys.stderr)
         return 2
-    record = records.header("staxlab-sanitizers/1")
+    record = records.header("staxlab-sanitizers-1")
     record["compiler"] = tools.version.splitlines()[0]
     record["tests_run"] = "all" if options.every == 1 else f"of each file every so many-th: {options.every}"
     record["flags"] = [flag for flags, _ in sanitizers.KNOWN.values() for flag in flags]
