@@ -97,12 +97,16 @@ def test_a_partition_sees_what_lowering_will_do():
     assert kinds(8, 8) == ["template"] and kinds(128, 128) == ["library"]
 
 
-def test_on_a_gpu_products_are_the_librarys():
-    operators = operators_of(torch.mm, filled(4, 4), filled(4, 4))
-    node = next(n for n in operators.graph if n.op == "call_function")
-    elsewhere = mock.Mock(wraps=node, val=mock.Mock(spec=node.val, device=torch.device("cuda")))
-    assert "GPU" in products.refusal(elsewhere)
-    assert GPU.is_gpu
+@pytest.mark.parametrize("name", ["mm", "linear", "mv", "dot"])
+def test_on_a_gpu_products_are_the_librarys(name):
+    """Also where the samples are on the CPU and only the target is a GPU."""
+    function, _, shapes = OPERATORS[name]
+    program = program_of(function, *[filled(*shape) for shape in shapes], device=GPU)
+    assert nodes(program) == ["Extern"]
+    assert "GPU" in next(d.reason for d in program.decisions if d.topic == "lower")
+    node = next(n for n in operators_of(torch.mm, filled(4, 4), filled(4, 4)).graph if n.op == "call_function")
+    there = mock.Mock(wraps=node, val=mock.Mock(spec=node.val, device=torch.device("cuda")))
+    assert "GPU" in products.refusal(there)
 
 
 def test_what_is_around_a_product_goes_into_it():

@@ -28,6 +28,8 @@ def _kernel(schedule: Schedule, node: ScheduleNode, number: int, device: DeviceS
         from ..extern import extern_kernel
 
         return extern_kernel(schedule, node, device)
+    if node.kind == "template":
+        raise CodegenError(f"{node.name}: a product of matrices has no Triton generator", remedy="a library call")
     try:
         return triton_kernel(schedule, node, f"_fused_{number}", device)
     except CodegenError as error:

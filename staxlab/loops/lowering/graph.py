@@ -180,7 +180,11 @@ class GraphLowering:
         if len({m.device for m in placed}) > 1:
             return "tensors on different devices"
         rule = RULES.get(node.target)
-        return rule.refuses(node) if rule is not None and rule.refuses is not None else None
+        if rule is None or rule.refuses is None:
+            return None
+        if rule.kind == "template" and self.device.is_gpu:  # whatever device the samples are on
+            return "products on a GPU, which the library computes on units of their own"
+        return rule.refuses(node)
 
     def _is_number(self, node: Node) -> bool:
         value = self.values.get(node)
