@@ -32,7 +32,8 @@ class Statement:
     * ``to_dtype``    args ``(id, dtype converted to)``; ``dtype`` is the dtype of representation afterwards
     * ``masked``      args ``(condition id, Block, other constant)``: the block's statements take effect only where the
       condition holds; the block may refer to ids outside it
-    * ``indirect``    args ``(id, Expr size, check, Symbol)``: defines the symbol used by later subscripts
+    * ``indirect``    args ``(id, Expr size, check, Symbol)``: defines the symbol used by later subscripts; ``check`` as
+      :meth:`staxlab.loops.ops.Ops.indirect` has it
     * ``merged``      args ``()``: what the loops around an epilogue have summed (only in epilogues)
     """
 
@@ -302,7 +303,7 @@ class _Recorder(Ops):
         other = _number(other, result.dtype)
         return self._emit("masked", (condition.id, Block(statements, result.id), other), result.dtype, key=object())
 
-    def indirect(self, value: _Value, size: Expr, *, check: bool = True) -> Expr:
+    def indirect(self, value: _Value, size: Expr, *, check: bool | None = True) -> Expr:
         size = Expr.of(size)
         symbol = Symbol(f"indirect{self.shared['symbols']}", 0, size.bounds().upper - 1)
         self.shared["symbols"] += 1

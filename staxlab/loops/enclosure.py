@@ -185,7 +185,7 @@ class EnclosingEvaluator(Evaluator):
         found = inner.map(lambda part: torch.where(condition.value, part, default))
         return Enclosure(found.value, found.lower, found.upper, either(free, condition.free, condition.wide))
 
-    def indirect(self, value: Enclosure, size: Expr, *, check: bool = True) -> Expr:
+    def indirect(self, value: Enclosure, size: Expr, *, check: bool | None = True) -> Expr:
         try:
             expression = super().indirect(value.value, size, check=True)
         except IndexError as error:

@@ -49,7 +49,7 @@ def statement_text(statement: Statement) -> str:
     elif name == "merged":
         text = "what was merged"
     elif name == "indirect":
-        checked = ", checked" if args[2] else ""
+        checked = ", checked" if args[2] else ", proved" if args[2] is None else ""
         return f"{args[3]} = subscript tmp{args[0]} within {args[1]}{checked}"
     else:
         text = f"{name}({', '.join(f'tmp{a}' for a in args)})"

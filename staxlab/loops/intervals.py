@@ -114,7 +114,7 @@ class Intervals(Ops):
     def merged(self, dtype: torch.dtype) -> Ranged:
         return Ranged(limits(dtype), dtype)
 
-    def indirect(self, value: Ranged, size: Expr, *, check: bool = True) -> Expr:
+    def indirect(self, value: Ranged, size: Expr, *, check: bool | None = True) -> Expr:
         extent = Expr.of(size).bounds().upper
         found = value.interval or Interval(-INFINITY, INFINITY)
         lower, upper = 0, extent - 1
@@ -375,8 +375,8 @@ def _indirect_text(statement: Statement, value: Ranged) -> tuple[str, str]:
     shown = interval_text(interval) if interval is not None else "unknown"
     if check:
         return f"{shown} not within {inside}: fix-up and check kept", "kept"
-    if interval is not None and size.is_constant and interval.within(0, int(size) - 1):
-        return f"{shown} within {inside}: no check, and the fix-up does nothing", "removed"
+    if check is None:
+        return f"{shown} within {inside}: no fix-up, no check", "removed"
     return f"{shown}: the operator vouches for it, no check", ""
 
 

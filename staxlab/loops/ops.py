@@ -166,9 +166,10 @@ class Ops:
         not touch memory where it does not hold. This is how concatenation, padding and triangles are pointwise."""
         raise NotImplementedError
 
-    def indirect(self, value: Any, size: Expr, *, check: bool = True) -> Expr:
+    def indirect(self, value: Any, size: Expr, *, check: bool | None = True) -> Expr:
         """A subscript read at run time (an integer value): negative ones count from the end, and with ``check`` an
-        index outside [-size, size) is an error. Returns an expression with a fresh symbol in [0, size)."""
+        index outside [-size, size) is an error. ``check`` is None where the value was proved to lie in [0, size), so
+        that a kernel does neither. Returns an expression with a fresh symbol in [0, size)."""
         raise NotImplementedError
 
     def proved(self, subscript: Expr, size: int) -> Expr:

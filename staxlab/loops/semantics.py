@@ -93,7 +93,7 @@ class Evaluator(Ops):
         self.condition = outer
         return torch.where(condition, value, torch.tensor(other, dtype=value.dtype))
 
-    def indirect(self, value: torch.Tensor, size: Expr, *, check: bool = True) -> Expr:
+    def indirect(self, value: torch.Tensor, size: Expr, *, check: bool | None = True) -> Expr:
         extent = int(self.subscript(size))
         position = torch.where(value < 0, value + extent, value)
         outside = (position < 0) | (position >= extent)

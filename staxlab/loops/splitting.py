@@ -378,7 +378,7 @@ class Substituted(Ops):
     def masked(self, condition: Any, body: Callable[[Ops], Any], other: Any) -> Any:
         return self.ops.masked(condition, lambda handler: body(Substituted(handler, self.values)), other)
 
-    def indirect(self, value: Any, size: Expr, *, check: bool = True) -> Expr:
+    def indirect(self, value: Any, size: Expr, *, check: bool | None = True) -> Expr:
         return self.ops.indirect(value, size, check=check)
 
     def proved(self, subscript: Expr, size: int) -> Expr:

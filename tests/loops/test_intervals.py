@@ -178,13 +178,16 @@ def test_example_6_3():
 
 
 @pytest.mark.parametrize(("function", "said"), [
-    (g3, "[0, 127] within [0, 127]: no check, and the fix-up does nothing"),
-    (g5, "[0, 6] within [0, 31]: no check, and the fix-up does nothing"),
+    (g3, "[0, 127] within [0, 127]: no fix-up, no check"),
+    (g5, "[0, 6] within [0, 31]: no fix-up, no check"),
 ])  # fmt: skip
 def test_a_value_brought_into_range_needs_no_check(function, said):
     compilation = program(function, X, IDX)
     assert said in compilation.loops.format(intervals=True)
     assert "index_inside" not in compilation.kernels[0].source
+    assert "wrap_index" not in compilation.kernels[0].source
+    gpu = staxlab.explain(function, X, IDX, target="sm_90").kernels[0].source
+    assert "counts from the end" not in gpu and "device_assert" not in gpu
     assert not found(function, X, IDX)[0].may_fail
     (result,) = compilation.call([X, IDX])
     assert torch.equal(result, function(X, IDX))

@@ -423,7 +423,7 @@ class CppOps(Ops):
         """A dependence on the innermost body, which keeps users of a value computed there from leaving it."""
         return frozenset({Symbol("innermost")})
 
-    def indirect(self, value: CppValue, size: Expr, *, check: bool = True) -> Expr:
+    def indirect(self, value: CppValue, size: Expr, *, check: bool | None = True) -> Expr:
         size = Expr.of(size)
         number = len(self.indirects)
         symbol = Symbol(f"subscript{number}", 0, size.bounds().upper - 1)
@@ -434,10 +434,10 @@ class CppOps(Ops):
         handler = self if not check or self.masked_writer is not None else self._with(
             masked_writer=self.scope.writers[-1]
         )  # fmt: skip
-        index = handler._define(
-            f"wrap_index({source}, {extent})", torch.int64, value.vector, symbols, "negative ones count from the end",
-            symbol.name,
-        )  # fmt: skip
+        text, said = f"wrap_index({source}, {extent})", "negative ones count from the end"
+        if check is None:
+            text, said = source, "its interval is inside the array"
+        index = handler._define(text, torch.int64, value.vector, symbols, said, symbol.name)
         inside = None
         if check:
             inside = f"inside{number}"

@@ -183,10 +183,10 @@ class TritonOps(Ops):
         dims = condition.dims | value.dims
         return self.emit(f"tl.where({condition}, {value}, {otherwise})", value.dtype, dims, note="masked")
 
-    def indirect(self, value: BlockValue, size: Expr, *, check: bool = True) -> Expr:
+    def indirect(self, value: BlockValue, size: Expr, *, check: bool | None = True) -> Expr:
         emission = self.emission
         bound = emission.space.text(emission.space.flatten(size))
-        wrapped = self.emit(
+        wrapped = value if check is None else self.emit(
             f"tl.where({value} < 0, {value} + {bound}, {value})", torch.int64, value.dims,
             note="a negative index counts from the end",
         )  # fmt: skip

@@ -52,7 +52,7 @@ class Subscripts(Ops):
     def masked(self, condition: Any, body: Callable, other: Any) -> Expr:
         raise NotASubscript("masked")
 
-    def indirect(self, value: Any, size: Expr, *, check: bool = True) -> Expr:
+    def indirect(self, value: Any, size: Expr, *, check: bool | None = True) -> Expr:
         raise NotASubscript("indirect")
 
     def apply(self, operation: str, *operands: Expr) -> Expr:
@@ -90,7 +90,7 @@ def subscript(ops: Ops, index: TensorValue, position: Index, extent: int, negati
     if ops.dtype_of(value) != torch.int64:
         value = ops.to_dtype(value, torch.int64)
     if within_size(known, extent):
-        return ops.indirect(value, Expr.of(extent), check=False)
+        return ops.indirect(value, Expr.of(extent), check=None)
     if negative == "error":
         zero = ops.constant(0, torch.int64)
         value = ops.where(ops.lt(value, zero), ops.constant(extent, torch.int64), value)
