@@ -70,7 +70,7 @@ class Interpretations(Tabular):
         cells = [
             (
                 row.node, "; ".join(row.listing), row.operations or "–", row.interval or "–", row.value,
-                *("; ".join(row.code[language]) or "–" for language in languages),
+                *("  ".join(row.code[language]) or "–" for language in languages),
             )
             for row in self.rows
         ]  # fmt: skip
