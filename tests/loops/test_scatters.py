@@ -192,6 +192,34 @@ def test_strided_memory_and_offsets():
     )
 
 
+def test_numbers_count_as_rows_of_one():
+    number, at, k = torch.tensor(2.0), torch.tensor(0), torch.tensor([0])
+    for x, s in ((number, torch.tensor(3.0)), (torch.tensor([2.0]), torch.tensor(3.0))):
+        exact(lambda x, k, s: x.scatter_add(0, k, s), x, at, s)
+        exact(lambda x, k, s: x.scatter(-1, k, s), x, at, s)
+        exact(lambda x, k, s: x.scatter_reduce(0, k, s, "mean", include_self=False), x, at, s)
+        exact(lambda x, k, s: x.index_add(0, k, s), x, k, s.view(x.shape))
+        exact(lambda x, k, s: x.index_copy(0, k, s), x, at, s.view(x.shape))
+        exact(lambda x, k: x.index_fill(0, k, 5.0), x, k)
+        exact(lambda x, k, v: x.index_fill(0, k, v), x, at, s)
+
+
+@pytest.mark.parametrize("kind", ["sum", "store", "amax", "prod"])
+def test_kernels_pass_validation(kind):
+    """Every kernel against the semantics of its loops, on the sample and on drawn data, subscripts out of range too."""
+    functions = {
+        "sum": lambda x, k, s: x.index_add(0, k[:, 0], s).scatter_add(0, k, s),
+        "store": lambda x, k, s: x.scatter(0, k, s),
+        "amax": lambda x, k, s: x.scatter_reduce(0, k, s, "amax", include_self=False),
+        "prod": lambda x, k, s: x.scatter_reduce(0, k, s, "prod"),
+    }
+    x, k, s = torch.randn(20, 37), subscripts(20, 30, 37), torch.randn(30, 37)
+    compiled = staxlab.compile(functions[kind], options={"validate": True})
+    torch.testing.assert_close(compiled(x, k, s), functions[kind](x, k, s))
+    (version,) = compiled.versions
+    assert version.compilation.records["validation"].passed
+
+
 def test_nothing_to_write_and_nothing_to_write_to():
     exact(lambda x, k, s: x.scatter_add(0, k, s), torch.randn(4, 5), subscripts(4, 0, 5), torch.randn(3, 5))
     exact(lambda x, k, s: x.index_add(0, k, s), torch.randn(4, 5), subscripts(4, 0), torch.randn(0, 5))

@@ -36,7 +36,7 @@ LIBRARY.update(
         "linalg_eigvalsh linalg_vander cholesky_solve cholesky_inverse triangular_solve lu_unpack "
         # what only raises
         "_linalg_check_errors _assert_async _assert_async.msg "
-        # scattered writes
+        # scattered writes: those that the rules of :mod:`.scatters` decline
         "scatter.src scatter.value scatter.reduce scatter.value_reduce scatter_add scatter_reduce.two "
         "index_put index_add "
         "index_copy index_fill.int_Scalar index_fill.int_Tensor index_reduce masked_scatter put histc bincount "
@@ -46,7 +46,7 @@ LIBRARY.update(
 )
 
 # What the engine runs on the way back: the adjoints of the above, and those whose sums a loop cannot write in the order
-# eager execution has, for they scatter (:mod:`.adjoint_windows` has rules for the cases of some that gather).
+# eager execution has (:mod:`.adjoint_windows` and :mod:`.scatters` have rules for the cases of some).
 LIBRARY.update(
     overloads(
         # products

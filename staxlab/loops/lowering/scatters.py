@@ -142,10 +142,11 @@ def _scatter(
     include_self: bool = True,
 ) -> TensorValue:
     _require_indices(indices)
-    if x.ndim == 0 or indices.ndim != x.ndim:
-        raise Decline("a scatter into a number")
-    if isinstance(source, TensorValue) and source.ndim != x.ndim:
-        raise Decline("a scatter of a number")
+    if x.ndim == 0:
+        row = _scatter(call, kind, _row(x), 0, _row(indices), _row(source), include_self)
+        return row.seen(reshaped((1,), ()))
+    if x.ndim == 1:
+        indices, source = _row(indices), _row(source)
     dim %= x.ndim
 
     def place(ops: Ops, index: Index) -> Index:
@@ -153,6 +154,11 @@ def _scatter(
 
     load, operands = _element(call, x, source)
     return _scattered(call, kind, x, indices.shape, place, load, (indices, *operands), include_self)
+
+
+def _row(value: TensorValue | Number) -> TensorValue | Number:
+    """A 0-dim tensor as the one element of a row, which is what it counts as here."""
+    return value.seen(reshaped((), (1,))) if isinstance(value, TensorValue) and not value.ndim else value
 
 
 def _element(call: Call, x: TensorValue, source: TensorValue | Number) -> tuple[Loader, tuple[TensorValue, ...]]:
@@ -217,8 +223,11 @@ def _index_write(
 ) -> TensorValue:
     """Slice k of ``source`` (a tensor of x's dimensions, or a number) goes to slice ``indices[k]``."""
     _require_indices(indices)
-    if x.ndim == 0 or indices.ndim > 1:
-        raise Decline("slices of a number")
+    if x.ndim == 0:
+        row = _index_write(call, kind, _row(x), 0, indices, _row(source), negative, include_self, factor)
+        return row.seen(reshaped((1,), ()))
+    if x.ndim == 1:
+        source = _row(source)
     dim %= x.ndim
     ranges = (*x.shape[:dim], indices.numel, *x.shape[dim + 1 :])
     if isinstance(source, TensorValue) and source.shape != ranges:
@@ -254,7 +263,8 @@ def lower_index_fill(
     call: Call, x: TensorValue, dim: int, indices: TensorValue, value: TensorValue | Number
 ) -> TensorValue:
     if isinstance(value, TensorValue):
-        ranges = (*x.shape[: dim % max(x.ndim, 1)], indices.numel, *x.shape[dim % max(x.ndim, 1) + 1 :])
+        place = dim % x.ndim if x.ndim else 0
+        ranges = (*x.shape[:place], indices.numel, *x.shape[place + 1 :])
         load = call.loader(value, ranges, x.dtype)
         value = call.computed(lambda ops, index: load(ops.tagged(call.origins), index), ranges, x.dtype, (value,))
     return _index_write(call, "store", x, dim, indices, value, "wrap")
