@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from staxlab.codegen.cpp import plan as planning
-from staxlab.codegen.cpp import scans
+from staxlab.codegen.cpp import scan_plan
 from staxlab.loops.expressions import Expr
 from staxlab.loops.ir import ComputedBuffer, InputBuffer, Layout, LoopProgram, OutputReference, Scan
 from tests.codegen.cpp_support import ORIGINS, RUNNABLE, assert_same, compile_program, expected, layout_of
@@ -82,18 +82,18 @@ def form(monkeypatch):
     """Make the generator take a form it might not choose: "axis", "beside" (vectors along another loop) or "none"."""
 
     def force(name: str) -> None:
-        own = scans._choose_loop
+        own = scan_plan._choose_loop
 
         def chosen(node, axis, device):
             *_, cost, why = own(node, axis, device)
             symbol = axis if name == "axis" else node.body.indices[-1] if name == "beside" else None
             if symbol is None or device.instruction_set == "scalar":
                 return None, 1, cost, why
-            extra = (scans.value_dtype(node), node.store_dtype)
+            extra = (scan_plan.value_dtype(node), node.store_dtype)
             lanes = planning.lanes_for(node.body.all_statements(), symbol, device, extra)
             return (symbol if lanes > 1 else None), lanes, cost, why
 
-        monkeypatch.setattr(scans, "_choose_loop", chosen)
+        monkeypatch.setattr(scan_plan, "_choose_loop", chosen)
 
     return force
 
@@ -193,7 +193,7 @@ def test_the_order_is_a_decision_and_the_dense_loop_gets_the_vectors():
     assert {decision(k, "scan-order").choice for k in (along, across)} == {"sequential"}
     if RUNNABLE[0] != "scalar":
         assert decision(along, "vector-loop").choice == "r0" and decision(across, "vector-loop").choice == "i0"
-        assert decision(along, "rows-together").choice == scans.ROWS_TOGETHER
+        assert decision(along, "rows-together").choice == scan_plan.ROWS_TOGETHER
         assert decision(across, "column-strips").choice > 1
     assert along.name.startswith("fused_cumsum")
 

@@ -21,7 +21,8 @@ from .columns import ROWS_AT_ONCE, write_outer
 from .loops import Emission, levels, write_pointwise
 from .plan import LoopPlan, plan
 from .reductions import accumulation, write_empty_reduction, write_inner
-from .scans import SCAN_NAMES, plan_scan, write_scan
+from .scan_plan import plan_scan
+from .scans import SCAN_NAMES, write_scan
 from .scatters import plan_scatter, write_scatter
 from .templates import plan_template, write_template
 from .tiles import write_tiles
