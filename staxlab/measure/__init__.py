@@ -11,6 +11,7 @@ module              question
 ``survey``          Does every operator give eager's values, and how was it compiled? (Section 6.1)
 ``identities``      Which laws of algebra do floating-point numbers keep? (Section 4.2, Table 4.1)
 ``transcendental``  How inaccurate is a formula in place of an operator? (Section 4.4, Table 4.2)
+``accuracy``        How far are generated functions from exact values, over all exponents? (Section 8.1)
 ``amortize``        When has compiling paid for itself? (Propositions 13.4, 13.5 and 13.6)
 ==================  ============================================================================================
 

@@ -61,6 +61,8 @@ RENDERERS: dict[str, str] = {
     "Roofline": "measures",
     "TransformationMap": "transformation_map",
     "TreatmentTable": "treatments",
+    "Accuracy": "accuracy",
+    "FunctionAccuracy": "accuracy",
     "Validation": "validation",
     "PassCosts": "pass_costs",
     "Tabular": "measures",

@@ -214,10 +214,15 @@ def silu(ops, constant, a):
     return _gated(ops, constant, a, a)
 
 
+def _far(ops, a):
+    """Below this, ``1 + exp(a)`` is 1: 2^-25 and 2^-54 are the smallest numbers that count beside it."""
+    return -40.0 if ops.dtype_of(a) == torch.float64 else -20.0
+
+
 def _gated(ops, constant, a, gate, rest=None):
     """``a / (1 + exp(-(gate + rest)))`` by one exponential. Far below 0 it is ``a exp(gate)``, in two factors, none of
     which overflows or is subnormal; there eager execution divides by infinity."""
-    far = ops.lt(gate, constant(-20.0))
+    far = ops.lt(gate, constant(_far(ops, gate)))
     power = ops.exp(ops.where(far, ops.mul(gate, constant(0.5)), ops.neg(gate)))
     product = ops.mul(ops.mul(a, power), power)
     if rest is not None:
@@ -270,7 +275,7 @@ def softplus(ops, constant, a, beta=1, threshold=20):
 def mish(ops, constant, a):
     """``a tanh(log1p(exp(a)))``: with ``e = exp(a)`` and ``n = e (e + 2)``, the factor is ``n / (n + 2)``. Far below 0
     it is ``e``, which is taken in two factors lest it becomes subnormal."""
-    far, two = ops.lt(a, constant(-20.0)), constant(2.0)
+    far, two = ops.lt(a, constant(_far(ops, a))), constant(2.0)
     power = ops.exp(ops.where(far, ops.mul(a, constant(0.5)), ops.minimum(a, constant(20.0))))
     n = ops.mul(power, ops.add(power, two))
     return ops.where(far, ops.mul(ops.mul(a, power), power), ops.mul(a, ops.truediv(n, ops.add(n, two))))
