@@ -94,13 +94,17 @@ def _sigmoid(mp: Any, a: Any) -> Any:
     return 1 / (1 + mp.exp(-a))
 
 
-def _off_poles(value: Exact) -> Exact:
-    """NaN at whole numbers below 0, where the function has poles on both sides of different sign."""
-    return lambda mp, a: None if a < 0 and a == mp.floor(a) else value(mp, a)
+def _digamma(mp: Any, a: Any) -> Any:
+    """By reflection below 0, where mpmath counts its way up to 0; no value at poles, whose sides differ in sign."""
+    if a > 0:
+        return mp.digamma(a)
+    return None if a == mp.floor(a) else mp.digamma(1 - a) - mp.pi * mp.cospi(a) / mp.sinpi(a)
 
 
 def _trigamma(mp: Any, a: Any) -> Any:
-    return mp.inf if a < 0 and a == mp.floor(a) else mp.psi(1, a)
+    if a > 0:
+        return mp.psi(1, a)
+    return mp.inf if a == mp.floor(a) else (mp.pi / mp.sinpi(a)) ** 2 - mp.psi(1, 1 - a)
 
 
 def _bessel(order: int, scaled: bool) -> Exact:
@@ -374,7 +378,7 @@ COMPOSED: tuple[Function, ...] = (
              near=(0.5, 1.0, 0.25), exactly=((1.0, math.inf), (0.5, 0.0))),
     Function("entr", torch.special.entr, lambda mp, a: -a * mp.log(a) if a >= 0 else -mp.inf, "0 0 -inf -inf",
              near=(1.0,)),
-    Function("digamma", torch.digamma, _off_poles(lambda mp, a: mp.digamma(a)), "-inf inf inf nan",
+    Function("digamma", torch.digamma, _digamma, "-inf inf inf nan",
              near=(1.461632145, -0.504083008, -1.573498473, 1.0, -1.0), why_double=_SERIES),
     Function("trigamma", lambda a: torch.polygamma(1, a), _trigamma, "inf inf 0 nan"),
     Function("erfinv", torch.erfinv, _inside(-1, 1, lambda mp, a: mp.erfinv(a)), "0 -0 nan nan", near=(1.0, -1.0),
