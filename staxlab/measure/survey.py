@@ -142,7 +142,9 @@ def _tensors(value: Any) -> list[torch.Tensor]:
 
 
 def _as_good(result: torch.Tensor, expected: torch.Tensor, wide: torch.Tensor) -> bool:
-    """Whether every element agrees with eager's, or with the wide one, or is no further from that than eager's is."""
+    """Whether every element agrees with eager's, or with the wide one, or is no further from that than eager's is. Sums
+    in another order err elsewhere: where eager's errors are small beside the largest element, four times the largest of
+    them is allowed at any element."""
     if not expected.is_floating_point():
         return torch.equal(result, expected) or torch.equal(result, wide)
     tolerance = TOLERANCE.get(expected.dtype)
@@ -150,7 +152,10 @@ def _as_good(result: torch.Tensor, expected: torch.Tensor, wide: torch.Tensor) -
     close = torch.isclose(result, expected, equal_nan=True, **bounds)
     close |= torch.isclose(result, wide.to(result.dtype), equal_nan=True, **bounds)
     ours, eagers = ((x.double() - wide.double()).abs() for x in (result, expected))
-    return bool((close | ((ours <= eagers) & eagers.isfinite())).all())
+    close |= (ours <= eagers) & eagers.isfinite()
+    if eagers.numel() and eagers.max() <= 1e-5 * wide.abs().max():
+        close |= ours <= 4 * eagers.max()
+    return bool(close.all())
 
 
 def agree(result: Any, expected: Any, tolerance: float | None = None) -> None:
