@@ -259,7 +259,7 @@ class Accuracy(Tabular):
                 )
                 for way, found in row["ways"].items()
             }  # fmt: skip
-            entries.append(FunctionAccuracy(**{**row, "ways": ways}))
+            entries.append(FunctionAccuracy(**{**row, "bound": float(row["bound"]), "ways": ways}))
         machine = f" on {data['machine']['processor']}" if "machine" in data else ""
         return cls(tuple(entries), machine)
 

@@ -354,7 +354,8 @@ PAIRS: tuple[Function, ...] = (
 
 COMPOSED: tuple[Function, ...] = (
     Function("gelu", F.gelu, lambda mp, a: a * _erfc(mp, -a / mp.sqrt(2)) / 2, "0 -0 inf nan",
-             near=(-13.0, -13.3, -14.2, -5.0, -1.0),),
+             near=(-13.0, -13.3, -14.2, -5.0, -1.0, 0.75, -0.75),
+             why_double="in float64 as PyTorch has it, 1 + erf(x / sqrt(2)), which cancels for negative x"),
     Function("gelu tanh", lambda a: F.gelu(a, approximate="tanh"), _gelu_tanh, "0 -0 inf nan",
              near=(-10.0, -9.0, -5.0, -1.0), why_double="in float64 the constants of its argument have 53 bits"),
     Function("silu", F.silu, lambda mp, a: a * _sigmoid(mp, a), "0 -0 inf nan", near=(-88.722839, -91.9, -103.97208)),

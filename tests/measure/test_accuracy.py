@@ -340,3 +340,6 @@ def test_the_committed_results_are_those_of_this_code(repository):
     assert [(e.bound, e.why) for e in found.entries] == [(f.bound, f.why) for f in a.FUNCTIONS]
     assert found.beyond == []
     assert all(set(entry.curve()) == set(binades(F32)) or a.BY_NAME[entry.name].why for entry in found.entries)
+    double = a.load(repository / "benchmarks/results/accuracy_cpu.json", torch.float64)
+    assert len(double.entries) == len(found.entries) and double.beyond == []
+    assert {e.name for e in double.entries if math.isinf(e.bound)} == {f.name for f in a.FUNCTIONS if f.why_double}
