@@ -225,6 +225,7 @@ _ALLOWED: dict[str, tuple[Callable[[Any], bool], str]] = {
     "double_backward": (_is_flag, "True or False"),
     "validate": (_is_flag, "True or False"),
     "split_reductions": (_is_flag, "True or False"),
+    "fuse": (_is_flag, "True or False"),
     "instruction_set": (
         lambda value: value is None or (isinstance(value, str) and value in VECTOR_BYTES),
         "None (what this processor has) or one of " + ", ".join(map(repr, VECTOR_BYTES)),
@@ -254,6 +255,7 @@ class Options:
     ``max_versions``    specialization versions kept per function
     ``max_compilations``compilations allowed per function in all
     ``split_reductions``on a GPU, cut reductions with few outputs into segments (Section 6.5); CPU kernels never do
+    ``fuse``            let nodes share a kernel on a CPU (Section 7.3); without it every buffer has a kernel of its own
     ``memory_budget``   what may be saved between forward and backward (Section 5.8): bytes (int), or a fraction (float)
                         of what saving everything takes; None: the minimum cut of Section 5.4, without a limit
     """
@@ -270,6 +272,7 @@ class Options:
     max_compilations: int = 256
     max_rounds: int = 16
     split_reductions: bool = True
+    fuse: bool = True
     memory_budget: int | float | None = None
     validate: bool = False
     extra: tuple[tuple[str, Any], ...] = field(default=(), repr=False)

@@ -122,15 +122,17 @@ def note_spans() -> None:
     """Let every generated kernel know how many bytes each of its arguments spans."""
     from staxlab.codegen.cpp import generator
 
-    generate = generator.generate_kernel
+    def noting(generate: Any) -> Any:
+        def noted(schedule: Any, *rest: Any) -> Any:
+            kernel = generate(schedule, *rest)
+            layouts = [schedule.layouts[argument.buffer] for argument in kernel.arguments]
+            kernel.launch["spans"] = tuple(layout.storage_elements * layout.dtype.itemsize for layout in layouts)
+            return kernel
 
-    def noted(schedule: Any, *rest: Any) -> Any:
-        kernel = generate(schedule, *rest)
-        layouts = [schedule.layouts[argument.buffer] for argument in kernel.arguments]
-        kernel.launch["spans"] = tuple(layout.storage_elements * layout.dtype.itemsize for layout in layouts)
-        return kernel
+        return noted
 
-    generator.generate_kernel = noted
+    generator.generate_kernel = noting(generator.generate_kernel)
+    generator.generate_fused = noting(generator.generate_fused)
 
 
 def place_arguments() -> None:

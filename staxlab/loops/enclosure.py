@@ -127,10 +127,23 @@ def hull(value: torch.Tensor, corners: list[torch.Tensor], free: torch.Tensor | 
         else:
             lower, upper = torch.minimum(lower, corner), torch.maximum(upper, corner)
     if value.dtype.is_floating_point:
+        lower, upper = _signed_zeros(lower, upper, corners)
         some = torch.stack(torch.broadcast_tensors(*(corner.isnan() for corner in corners)))
         undefined = some.all(0) & value.isnan()
         free = either(free, (some.any(0) | value.isnan()) & ~undefined)
     return Enclosure(value, lower, upper, free)
+
+
+def _signed_zeros(
+    lower: torch.Tensor, upper: torch.Tensor, corners: list[torch.Tensor]
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Ends that are zero, with the signs that zeros among the corners have: minimum and maximum do not order them."""
+    zeros = torch.stack(torch.broadcast_tensors(*(corner.eq(0) for corner in corners)))
+    signs = torch.stack(torch.broadcast_tensors(*(corner.signbit() for corner in corners)))
+    zero = torch.zeros((), dtype=lower.dtype)
+    least = torch.where((zeros & signs).any(0), -zero, zero)
+    greatest = torch.where((zeros & ~signs).any(0), zero, -zero)
+    return torch.where(lower == 0, least, lower), torch.where(upper == 0, greatest, upper)
 
 
 def steps(number: torch.Tensor, count: int, *, up: bool) -> torch.Tensor:
@@ -142,14 +155,20 @@ def steps(number: torch.Tensor, count: int, *, up: bool) -> torch.Tensor:
 
 
 class EnclosingEvaluator(Evaluator):
-    """The evaluator whose values are :class:`Enclosure`. Raises OutsideDomain where kernels are not defined."""
+    """The evaluator whose values are :class:`Enclosure`, as those of some storages may be. Raises OutsideDomain where
+    kernels are not defined."""
 
-    def __init__(self, storages: Mapping[str, torch.Tensor], symbols: dict[str, torch.Tensor | int]):
+    def __init__(self, storages: Mapping[str, torch.Tensor | Enclosure], symbols: dict[str, torch.Tensor | int]):
         super().__init__(storages, symbols)
         self.loose: dict[str, torch.Tensor] = {}  # run-time subscripts that are not certain
 
     def load(self, buffer: str, index: Expr) -> Enclosure:
-        found = Enclosure(super().load(buffer, index))
+        stored = self.storages[buffer]
+        if isinstance(stored, Enclosure):
+            parts = (stored.value, stored.lower, stored.upper, stored.free)
+            found = Enclosure(*(None if part is None else self.element(part, index) for part in parts))
+        else:
+            found = Enclosure(self.element(stored, index))
         for symbol in Expr.of(index).symbols:
             if symbol.name in self.loose:
                 found = Enclosure(found.value, free=either(found.free, self.loose[symbol.name]))

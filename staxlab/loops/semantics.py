@@ -69,7 +69,10 @@ class Evaluator(Ops):
         return torch.as_tensor(expression.evaluate(self.symbols), dtype=torch.int64)
 
     def load(self, buffer: str, index: Expr) -> torch.Tensor:
-        storage = self.storages[buffer]
+        return self.element(self.storages[buffer], index)
+
+    def element(self, storage: torch.Tensor, index: Expr) -> torch.Tensor:
+        """The element of a flat storage at a subscript, in its compute dtype."""
         position = self.subscript(index)
         if self.condition is not None:
             position = torch.where(self.condition, position, 0)

@@ -36,16 +36,16 @@ LONGEST_SCAN = 4096
 def enclose_node(
     buffer: ComputedBuffer,
     body: LoopBody,
-    inputs: Mapping[str, torch.Tensor],
+    inputs: Mapping[str, torch.Tensor | Enclosure],
     height: int | None,
     points: int,
     complete: bool,
 ) -> Iterator[tuple[int, Enclosure]]:
     """The enclosures of a buffer's elements in row-major order, piece by piece: (number of the first, they).
 
-    ``inputs`` are flat storages by buffer name, ``height`` is that of a reduction's summation tree (None: in order). At
-    most about ``points`` points of the iteration space are enclosed at once; without ``complete`` only the first,
-    middle and last of several pieces. A scatter, and a scan along the first dimension, are one piece.
+    ``inputs`` are flat storages by buffer name, or their enclosures; ``height`` is that of a reduction's summation tree
+    (None: in order). At most about ``points`` points of the iteration space are enclosed at once; without ``complete``
+    only the first, middle and last of several pieces. A scatter, and a scan along the first dimension, are one piece.
 
     Raises IndexError for a checked subscript out of range, OutsideDomain where a kernel would not be defined.
     """
@@ -150,7 +150,9 @@ def _logaddexps(elements: Enclosure) -> tuple[torch.Tensor, torch.Tensor]:
 # -- scatters ---------------------------------------------------------------------------------------------------------
 
 
-def _scatter(data: Scatter, body: LoopBody, inputs: Mapping[str, torch.Tensor], layout: Layout) -> Enclosure:
+def _scatter(
+    data: Scatter, body: LoopBody, inputs: Mapping[str, torch.Tensor | Enclosure], layout: Layout
+) -> Enclosure:
     """The enclosure of what a scatter leaves, in row-major order of its result."""
     evaluator = EnclosingEvaluator(inputs, iteration_symbols(body, data.ranges))
     target, values = body.replay_target(evaluator)

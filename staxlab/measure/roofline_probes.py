@@ -92,7 +92,7 @@ def _native_bandwidth(entry: Callable[[int], None], buffer_bytes: int) -> list[P
 def load_kernels() -> Callable[[int], None]:
     """Build ``bandwidth.cpp`` (or take it from the cache) with this machine's own flags. BuildError without a
     compiler."""
-    from ..codegen.cpp.generator import INSTRUCTION_SETS
+    from ..codegen.cpp.unit import INSTRUCTION_SETS
     from ..options import Options, host_device_spec
     from ..runtime.build import build
 

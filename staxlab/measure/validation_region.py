@@ -13,7 +13,6 @@ from typing import Any
 import torch
 
 from ..codegen.kernel import KernelSet
-from ..loops.ir import ComputedBuffer
 from ..loops.semantics import flat_storage, view_of
 from ..schedule.records import Schedule
 
@@ -48,12 +47,12 @@ def region_difference(
     given = [view_of(storages[b.name].clone(), b.layout) for b in buffers]
     try:
         for node, kernel in zip(schedule.nodes, kernels, strict=True):
-            buffer = schedule.program.buffer(node.buffers[0])
-            assert isinstance(buffer, ComputedBuffer)
-            if node.base is not None:
-                storages[buffer.name] = storages[node.base].clone()
-            else:
-                storages[buffer.name] = torch.zeros(buffer.layout.storage_elements, dtype=buffer.layout.dtype)
+            for name in node.buffers:
+                layout = schedule.layouts[name]
+                if node.base is not None:
+                    storages[name] = storages[node.base].clone()
+                else:
+                    storages[name] = torch.zeros(layout.storage_elements, dtype=layout.dtype)
             if kernel.name in launchers and not node.is_empty:
                 launchers[kernel.name](*(
                     storages[a.buffer].data_ptr()

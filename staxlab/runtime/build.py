@@ -210,7 +210,7 @@ def build_library(source: str, name: str = "library") -> ctypes.CDLL:
 
     Raises BuildError without a compiler or when it refuses the source.
     """
-    from ..codegen.cpp.generator import INSTRUCTION_SETS
+    from ..codegen.cpp.unit import INSTRUCTION_SETS
 
     device = host_device_spec()
     flags = (*INSTRUCTION_SETS[device.instruction_set], "-fopenmp")

@@ -31,12 +31,13 @@ from ..loops.ir import (
 )
 from ..loops.normalize import is_empty, normalize
 from ..operators.basis import has_effect
-from ..options import DeviceSpec, Options
+from ..options import Decision, DeviceSpec, Options
+from .fusion import fuse
 from .records import Schedule, ScheduleNode
 
 
 def schedule(program: LoopProgram, device: DeviceSpec, options: Options) -> Schedule:
-    """Order the buffers a program's outputs need and describe each as a node. O(buffers + accesses).
+    """Order the buffers a program's outputs need and describe each as a node; on a CPU, fuse them (:mod:`.fusion`).
 
     Raises ScheduleError if a buffer is read before it is computed.
     """
@@ -64,7 +65,18 @@ def schedule(program: LoopProgram, device: DeviceSpec, options: Options) -> Sche
         nodes.append(replace(node, predecessors=tuple(predecessors)))
         producer[buffer.name] = node.name
     kept = _needed(nodes, program)
-    return Schedule(tuple(kept), program, device, layouts, _last_readers(kept, program))
+    decisions: tuple[Decision, ...] = ()
+    if options.fuse and not device.is_gpu:
+        kept, decisions = fuse(kept, layouts, _escaping(kept, program))
+    return Schedule(tuple(kept), program, device, layouts, _last_readers(kept, program), decisions)
+
+
+def _escaping(nodes: list[ScheduleNode], program: LoopProgram) -> frozenset[str]:
+    """The buffers that need memory of their own whoever reads them: inputs, results, what PyTorch's operators take."""
+    outputs = {output.name for output in program.outputs if output.name is not None}
+    taken = {name for node in nodes if node.extern is not None for name in buffers_read(node)}
+    taken |= {node.base for node in nodes if node.base is not None}
+    return frozenset(outputs | taken | {buffer.name for buffer in program.inputs})
 
 
 def _computed_node(name: str, buffer: ComputedBuffer, dtypes: dict) -> ScheduleNode:

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from ..loops.body import LoopBody, MemoryAccess
+from ..loops.expressions import Symbol
 from ..loops.ir import Extern, Layout, LoopProgram, OutputReference
 from ..loops.operands import operand_elements, operands
 from ..options import Decision, DeviceSpec
@@ -28,6 +29,9 @@ class ScheduleNode:
     range: every output is the neutral element). ``writes[0].index`` is the storage subscript at which ``body.result``
     (or what was merged) is stored into ``buffers[0]``. A scatter finds the contents of ``base`` there, whose memory
     it takes over. For an extern node ``extern`` holds the call and ``buffers`` all its results.
+
+    A node of kind "fused" stands for its ``members``, which run one after the other for every value of ``row``; they
+    are written over one row. Its ``buffers``, reads and writes are those that cross its border.
     """
 
     name: str
@@ -45,6 +49,18 @@ class ScheduleNode:
     extern: Extern | None = None
     predecessors: tuple[str, ...] = ()
     base: str | None = None
+    members: tuple[ScheduleNode, ...] = ()
+    row: Symbol | None = None
+
+    @property
+    def rows(self) -> int:
+        """How often the members of a fused node run, one after the other."""
+        return 0 if self.row is None else int(self.row.upper) + 1
+
+    @property
+    def private(self) -> tuple[str, ...]:
+        """Buffers that exist for one row at a time: a member writes them and only members read them."""
+        return tuple(b for member in self.members for b in member.buffers if b not in self.buffers)
 
     @property
     def loads(self) -> tuple[MemoryAccess, ...]:
@@ -64,11 +80,25 @@ class ScheduleNode:
 
     @property
     def is_empty(self) -> bool:
+        if self.members:
+            return False
         return self.numel == 0 or (self.kind == "scan" and self.reduction_numel == 0)
+
+    def describe(self) -> str:
+        """Name, kind and iteration space, in a line."""
+        if self.members:
+            return f"{self.name}: fused [{self.rows} rows]"
+        space = " x ".join(map(str, self.ranges)) or "1"
+        if self.kind not in ("pointwise", "scatter", "extern"):
+            space += " | " + (" x ".join(map(str, self.reduction_ranges)) or "1")
+        what = self.reduction or (str(self.extern.operator) if self.extern else "")
+        return f"{self.name}: {self.kind} {what} [{space}]".replace("  ", " ")
 
     @property
     def operations(self) -> int:
         """Scalar operations of the whole node, merges of a reduction included."""
+        if self.members:
+            return self.rows * sum(member.operations for member in self.members)
         if self.body is None:
             return 0
         if self.kind == "template":
@@ -134,11 +164,8 @@ class Schedule:
         """A line per node: kind, iteration space, what it reads and writes."""
         lines = []
         for node in self.nodes:
-            space = " x ".join(map(str, node.ranges)) or "1"
-            if node.kind not in ("pointwise", "scatter", "extern"):
-                space += " | " + (" x ".join(map(str, node.reduction_ranges)) or "1")
-            what = node.reduction or (str(node.extern.operator) if node.extern else "")
-            lines.append(f"{node.name}: {node.kind} {what} [{space}] -> {', '.join(node.buffers)}".replace("  ", " "))
+            lines.append(f"{node.describe()} -> {', '.join(node.buffers)}")
+            lines += [f"    {member.describe()} -> {', '.join(member.buffers)}" for member in node.members]
             lines += [f"    reads  {a.buffer}[{a.index}]  ({self.bytes_of(a)} bytes)" for a in node.reads]
             lines += [f"    writes {a.buffer}[{a.index}]  ({self.bytes_of(a)} bytes)" for a in node.writes]
         return "\n".join(lines)

@@ -58,6 +58,8 @@ def _stroke(x: float, height: float) -> Html:
 
 def space_text(node: Any) -> str:
     """The iteration space: ``64`` or ``64 | 128`` with the reduced loops after the bar."""
+    if node.members:
+        return f"{node.rows:,} rows"
     text = " × ".join(map(str, node.ranges)) or "1"
     if node.kind in ("reduction", "scan", "template"):
         text += " | " + (" × ".join(map(str, node.reduction_ranges)) or "1")
@@ -77,7 +79,7 @@ def panes(record: Any) -> list[Pane]:
         rows.append(
             [
                 node.name,
-                f"{node.kind} {what}".strip(),
+                _members(node) if node.members else f"{node.kind} {what}".strip(),
                 space_text(node),
                 [traffic_bar(read, written, largest), element("span", byte_text(read + written), class_="sx-bar-text")],
                 _accesses(record, node.reads),
@@ -106,6 +108,18 @@ def panes(record: Any) -> list[Pane]:
     count = f"{len(record.nodes)} node{'' if len(record.nodes) == 1 else 's'}"
     summary = f"{count}, {byte_text(total)} moved, for {record.device.name}"
     return [Pane("schedule", "Schedule", join(parts), summary, record.format())]
+
+
+def _members(node: Any) -> Html:
+    """What a fused node does in each row, one after the other."""
+    entries = []
+    for member in node.members:
+        what = f"{member.name}: {member.kind} {member.reduction or ''}".strip()
+        space = element("span", f" {space_text(member)}", class_="sx-muted")
+        stays = [b for b in member.buffers if b not in node.buffers]
+        note = element("span", f", {', '.join(stays)} stays in the row", class_="sx-muted") if stays else ""
+        entries.append(element("li", linked_span(what, member.origins), space, note))
+    return join([element("span", "fused, for each row:"), element("ol", entries, class_="sx-plain")])
 
 
 def _accesses(schedule: Any, accesses: Any) -> Html:

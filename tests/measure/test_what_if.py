@@ -32,10 +32,10 @@ def three_shared(x, y):
     return a.sum(-1) + b.sum(-1), c.amax(-1), (c * a).sum(0)
 
 
-def explained(function, *shapes, target="cpu", dtype=torch.float32):
+def explained(function, *shapes, target="cpu", dtype=torch.float32, **options):
     torch.manual_seed(0)
     inputs = [torch.randn(shape, dtype=dtype) for shape in shapes]
-    return staxlab.explain(function, *inputs, target=target), inputs
+    return staxlab.explain(function, *inputs, target=target, options=options), inputs
 
 
 def same_bits(one, other) -> bool:
@@ -102,12 +102,16 @@ def test_half_precision_is_the_exception():
 def test_example_7_2_on_both_devices():
     """One kernel fewer and half the traffic without exp in memory; a GPU inlines it of itself."""
     N, n = 64 * 128, 64
-    cpu, _ = explained(example_7_2, (64, 128))
+    cpu, _ = explained(example_7_2, (64, 128), fuse=False)
     asked = what_if(cpu, {"exp": "inline"})
     assert (len(asked.before.kernels), len(asked.after.kernels)) == (3, 2)
     assert asked.before.traffic.elements == 4 * N + 2 * n and asked.after.traffic.elements == 2 * N + 2 * n
     assert asked.before.kernel_names == tuple(k.name for k in cpu.kernels)
     assert [k.source for k in asked.before.kernels] == [k.source for k in cpu.kernels]
+    fused, _ = explained(example_7_2, (64, 128))  # one kernel either way, which keeps exp in the row
+    asked = what_if(fused, {"exp": "inline"})
+    assert (len(asked.before.kernels), len(asked.after.kernels)) == (1, 1)
+    assert asked.before.traffic.elements == asked.after.traffic.elements == N + 2 * n
     gpu, _ = explained(example_7_2, (64, 128), target="sm_90")
     asked = what_if(gpu, {"exp": "realize"})
     assert (asked.before.buffers, asked.after.buffers) == (2, 3)
