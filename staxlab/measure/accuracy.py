@@ -233,14 +233,14 @@ class Accuracy(Tabular):
         return Table.build(f"Errors of {dtype} functions in units in the last place", columns, rows, notes)
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data; infinite and undefined numbers as text, which JSON lacks. Curves are columns (exponents, errors,
-        operands), or the name of a way before that has the same."""
+        """Plain data; infinite and undefined numbers as text, which JSON lacks. Curves are columns, or the name of a way
+        before that has the same: the exponents, the errors, and the operands where the error is a unit or more."""
         rows = [asdict(entry) for entry in self.entries]
         for row in rows:
             seen: dict[Any, str] = {}
             for way, found in row["ways"].items():
                 curve, same = found["curve"], seen.setdefault(found["curve"], way)
-                found["curve"] = same if same != way else [list(column) for column in zip(*curve, strict=True)]
+                found["curve"] = same if same != way else _columns(curve)
         return _plain({"entries": rows})
 
     @classmethod
@@ -254,7 +254,7 @@ class Accuracy(Tabular):
                 way: Measured(
                     float(found["worst"]), _numbers(found["at"]), float(found["computed"]), float(found["exact"]),
                     float(found["plain"]),
-                    tuple((int(e), float(o), _numbers(a)) for e, o, a in zip(*curves[way], strict=True)),
+                    tuple((int(e), float(o), _numbers(a or ())) for e, o, a in zip(*curves[way], strict=True)),
                     tuple(found["wrong"]),
                 )
                 for way, found in row["ways"].items()
@@ -275,6 +275,11 @@ def _what_is_wrong(entry: FunctionAccuracy, way: str) -> str:
     if found.worst > entry.bound:
         said.insert(0, f"{found.computed:.9g} instead of {found.exact:.9g}")
     return "; ".join(said)
+
+
+def _columns(curve: Sequence[tuple[int, float, tuple[float, ...]]]) -> list[list[Any]]:
+    exponents, errors, operands = (list(column) for column in zip(*curve, strict=True))
+    return [exponents, errors, [at if error >= 1 else 0 for error, at in zip(errors, operands, strict=True)]]
 
 
 def _numbers(values: Sequence[Any]) -> tuple[float, ...]:
