@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from staxlab.errors import LoweringError
 from staxlab.loops.body import record
 from staxlab.loops.ir import ExternBuffer, Pointwise, Reduction
+from staxlab.loops.ops import OPERATIONS
 
 from .lowered import CPU, GPU, check, operators_of, program_of
 
@@ -186,3 +187,15 @@ def test_half_precision_is_computed_in_float32_and_rounded_where_asked():
 def test_listings_print():
     program = program_of(lambda x: F.softmax(x, -1), torch.randn(4, 8))
     assert "amax over r0 < 8" in str(program)
+
+
+@pytest.mark.parametrize("approximate", ["none", "tanh"])
+def test_gelu_is_short_on_a_gpu(approximate):
+    """Exact far out on a CPU; on a GPU as eager has it, so that the thresholds of realization let it be inlined."""
+    counts = {}
+    for device in (CPU, GPU):
+        program = program_of(lambda x: F.gelu(x, approximate=approximate), torch.randn(64), device=device)
+        (name,) = (b.name for b in program.inputs)
+        body = record(program.buffers[0], {name: torch.float32})
+        counts[device] = sum(s.operation in OPERATIONS for s in body.all_statements())
+    assert counts[GPU] <= 12 < counts[CPU]

@@ -128,17 +128,19 @@ def lower_addcdiv(call: Call, x: TensorValue, y: TensorValue, z: TensorValue, *,
 # -- activations ------------------------------------------------------------------------------------------------------
 
 
-def activation(*names: str):
-    """Decorator for ``function(ops, constant, a, *parameters)``, where ``constant(v)`` makes a number of a's dtype."""
+def activation(*names: str, on_gpu=None):
+    """Decorator for ``function(ops, constant, a, *parameters)``, where ``constant(v)`` makes a number of a's dtype.
+    ``on_gpu`` takes its place on a GPU."""
 
     def register(function):
         def rule(call: Call, x: TensorValue, *parameters, **named) -> TensorValue:
             dtype = call.meta.dtype
             if not dtype.is_floating_point:
                 raise Decline(f"an activation of {dtype}")
+            chosen = on_gpu if on_gpu is not None and call.lowering.device.is_gpu else function
 
             def element(ops, a):
-                return function(ops, lambda v: ops.constant(v, dtype), a, *parameters, **named)
+                return chosen(ops, lambda v: ops.constant(v, dtype), a, *parameters, **named)
 
             return call.pointwise(element, x, operand_dtype=dtype)
 
@@ -148,7 +150,17 @@ def activation(*names: str):
     return register
 
 
-@activation("gelu")
+def _short_gelu(ops, constant, a, approximate="none"):
+    """As eager execution has it: few operations, so that a GPU computes it anew rather than keep it in memory."""
+    if approximate == "tanh":
+        cubic = ops.mul(constant(0.044715), ops.mul(ops.mul(a, a), a))
+        inner = ops.mul(constant(math.sqrt(2 / math.pi)), ops.add(a, cubic))
+        return ops.mul(ops.mul(constant(0.5), a), ops.add(constant(1.0), ops.tanh(inner)))
+    cumulative = ops.add(constant(1.0), ops.erf(ops.mul(a, constant(math.sqrt(0.5)))))
+    return ops.mul(ops.mul(a, constant(0.5)), cumulative)
+
+
+@activation("gelu", on_gpu=_short_gelu)
 def gelu(ops, constant, a, approximate="none"):
     """``a`` times a probability that becomes tiny for negative ``a``. Eager execution has it as ``1 + erf(..)`` or
     ``1 + tanh(..)``, of which nothing is left there. Here it is made of an exponential, whose argument is the sum of
@@ -189,8 +201,8 @@ def _gelu(ops, constant, a):
     """``a`` times the normal distribution function: in the tail ``exp(-a*a/2)`` times a smooth function, 1 less that on
     the other side, and a series between. Far out the exponential is taken in two factors, so that none is subnormal."""
     one, half = constant(1.0), constant(0.5)
-    if ops.dtype_of(a) == torch.float64:  # as eager execution has it: the smooth function would take 25 terms
-        return ops.mul(ops.mul(a, half), ops.add(one, ops.erf(ops.mul(a, constant(math.sqrt(0.5))))))
+    if ops.dtype_of(a) == torch.float64:  # the smooth function would take 25 terms
+        return _short_gelu(ops, constant, a)
     distance = ops.minimum(ops.abs(a), constant(64.0))  # where the exponential is 0, and nothing overflows
     square, rest = two_product(ops, distance, distance)
     gate, rest = ops.mul(square, constant(-0.5)), ops.mul(rest, constant(-0.5))
