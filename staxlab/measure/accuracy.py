@@ -233,8 +233,8 @@ class Accuracy(Tabular):
         return Table.build(f"Errors of {dtype} functions in units in the last place", columns, rows, notes)
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data; infinite and undefined numbers as text, which JSON lacks. Curves are columns, or the name of a way
-        before that has the same: the exponents, the errors, and the operands where the error is a unit or more."""
+        """Plain data; infinite and undefined numbers as text, which JSON lacks. Curves are columns (exponents, errors,
+        and operands where the error is a unit or more), or the name of a way before that has the same."""
         rows = [asdict(entry) for entry in self.entries]
         for row in rows:
             seen: dict[Any, str] = {}

@@ -7,7 +7,8 @@ only the first row of a matrix need not read the others.
 The count walks the operator graph backwards and carries, per block of storage, the set of elements demanded so far: all
 of them (the usual case, which costs nothing to represent) or a mask. A pointwise operator demands of its arguments what
 is demanded of its result, a reduction whole lines of its argument, a scan lines up to the last element demanded, a view
-nothing of its own, and any operator without a rule everything. Inputs that are handed out again (or views of them) move nothing.
+nothing of its own, and any operator without a rule everything. Inputs that are handed out again (or views of them) move
+nothing.
 """
 
 from __future__ import annotations
