@@ -11,6 +11,7 @@ import os
 import random
 import shutil
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -82,6 +83,18 @@ def _seed() -> None:
         sys.modules["torch"].manual_seed(0)
     if "numpy" in sys.modules:
         sys.modules["numpy"].random.seed(0)
+
+
+@pytest.fixture(autouse=True)
+def _gradients_stay_on() -> Iterator[None]:
+    """A test that leaves gradients switched off would fail others, somewhere else and in some orders only."""
+    yield
+    import sys
+
+    torch = sys.modules.get("torch")
+    if torch is not None and not torch.is_grad_enabled():
+        torch.set_grad_enabled(True)
+        pytest.fail("gradients are switched off after this test")
 
 
 @pytest.fixture(scope="session")

@@ -36,6 +36,7 @@ BAD = {
     "double_backward": (1, "yes"),
     "validate": (1, "yes"),
     "split_reductions": (1, "no", None),
+    "fuse": (1, "no", None),
     "instruction_set": ("avx1024", 512, ["avx2"]),
     "max_versions": (-1, "8", 8.0),
     "max_compilations": (-1, None),

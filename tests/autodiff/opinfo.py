@@ -21,6 +21,8 @@ from tests.transform.opinfo import fresh, operators, samples
 # that take an adjoint apart, and of sums in another order. In float32 both are compared with the same call in float64,
 # since eager's own adjoints cancel here and there; the compiled one may be this many times as far off as eager's.
 STEPS, TIMES = 256, 8
+# Their derivatives in eager execution are good to nine digits left of zero; here to the last.
+LESS_EXACT_IN_EAGER = {"digamma": 1e-8, "polygamma": 1e-8, "special.polygamma": 1e-8}
 
 # Fast gradient checks multiply this by the sums of two random vectors: thousands, and the default of 1e-5 would hide a
 # gradient that is a tenth too large.
@@ -174,7 +176,8 @@ def _close(op: Any, found: Outcome, expected: Outcome, arguments: list, keywords
             return f"NaN or infinity elsewhere in {place}"
         finite = y.isfinite()
         x, y = x[finite], y[finite]
-        allowed = STEPS * torch.finfo(a.dtype).eps * y.abs().max().clamp(min=1)
+        relative = max(STEPS * torch.finfo(a.dtype).eps, LESS_EXACT_IN_EAGER.get(op.name, 0.0))
+        allowed = relative * y.abs().max().clamp(min=1)
         if bool(((x - y).abs() <= allowed).all()):
             continue
         if a.dtype in (torch.float32, torch.complex64):
@@ -290,9 +293,8 @@ def check_forward_mode(op: Any, arguments: list, keywords: dict, backend: str, c
         if (a.dtype, a.shape) != (b.dtype, b.shape):
             return f"{a.dtype, a.shape} where torch.func.jvp has {b.dtype, b.shape}"
         scale = _numbers(b).abs().nan_to_num(0, 0, 0).max() if b.numel() else 1
-        torch.testing.assert_close(
-            a, b, rtol=0, atol=float(STEPS * torch.finfo(torch.float64).eps * max(scale, 1)), equal_nan=True
-        )
+        relative = max(STEPS * torch.finfo(torch.float64).eps, LESS_EXACT_IN_EAGER.get(op.name, 0.0))
+        torch.testing.assert_close(a, b, rtol=0, atol=float(relative * max(scale, 1)), equal_nan=True)
     return None
 
 

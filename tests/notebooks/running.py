@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from tests.notebooks.lab import ROOT
 from tests.view.reading import read
 
@@ -50,7 +52,7 @@ def run_cells(path: Path, small: bool = True) -> Shown:
     are errors: in a notebook they would stand between the cells in red.
     """
     shown, scope = Shown(), {"__name__": "__main__"}
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), torch.enable_grad():  # a notebook may switch gradients off: that ends with it
         for category in compiler_warnings():
             warnings.simplefilter("error", category)
         for identifier, source in cells(path, "code"):

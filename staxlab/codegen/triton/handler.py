@@ -116,10 +116,15 @@ class TritonOps(Ops):
         if needed <= own:
             return f"{pointer} + ({text})", own
         dims = own | needed
-        shape = space.shape(dims)
-        if not own:
-            return f"{pointer} + tl.full({shape}, {text}, tl.int32)", dims
-        return f"{pointer} + tl.broadcast_to({text}, {shape})", dims
+        return f"{pointer} + {self._block(flattened, space.shape(dims))}", dims
+
+    def _block(self, flattened: Expr, shape: str) -> str:
+        """A subscript as a block of ``shape``. One that no index is in is a number, unless it was read at run time:
+        what is read is a block already, if of one element."""
+        text = self.emission.space.text(flattened)
+        if flattened.is_constant or not flattened.symbols:
+            return f"tl.full({shape}, {text}, tl.int32)"
+        return f"tl.broadcast_to({text}, {shape})"
 
     def load(self, buffer: str, index: Expr) -> BlockValue:
         emission = self.emission
@@ -127,8 +132,7 @@ class TritonOps(Ops):
         mask, varied = self.mask_for(emission.space.dims_of(flattened))
         address, dims = self.address(emission.pointers[buffer], flattened, varied)
         if mask and not dims:  # such a condition is a block of one element, and so must the address be
-            one = f"tl.full({emission.space.shape(())}, {emission.space.text(flattened)}, tl.int32)"
-            address = f"{emission.pointers[buffer]} + {one}"
+            address = f"{emission.pointers[buffer]} + {self._block(flattened, emission.space.shape(()))}"
         dtype = emission.dtypes[buffer]
         arguments = [address]
         if mask:
