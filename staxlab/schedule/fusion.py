@@ -12,6 +12,7 @@ legal, and every pair that is not keeps the rule that says why:
              and read is not zero)
 ``rows``     too few rows: a reduction that is cut into pieces would lose its parallel work
 ``cache``    a row does not fit the second-level cache, so nothing would be found there
+``size``     the kernel would have too many members for one source file
 
 Among the legal merges the best is taken, merged, and the rest weighed again, until none is left. What "best" means is a
 function, :func:`score`, that may be replaced.
@@ -22,6 +23,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from ..loops.ir import Layout
 from ..options import Decision
@@ -37,6 +39,11 @@ ROW_BYTES = 512 << 10
 
 #: What private buffers of a kernel may take on a thread's stack, whose size no kernel chooses. Others get memory.
 STACK_BYTES = 128 << 10
+
+#: Members of a kernel, and how many of the next readers of a buffer a node is paired with: both keep the work, and the
+#: source of a kernel, in proportion to the program.
+MOST_MEMBERS = 24
+NEAREST = 6
 
 #: Elements of a row that a loop without rows of its own is cut into.
 BLOCK_ELEMENTS = 4096
@@ -100,9 +107,14 @@ class Fusion:
         self.group_of = {node.name: group for node, group in zip(nodes, self.groups, strict=True)}
         self.pairs: dict[tuple[frozenset[str], frozenset[str]], Pair] = {}
         self.merges: list[Pair] = []
+        self.views: dict[tuple[str, int], list[tuple[RowView, ...]]] = {}
+        self.readers: dict[str, set[str]] = {}
+        for node in nodes:
+            for access in node.reads:
+                self.readers.setdefault(access.buffer, set()).add(node.name)
 
     def run(self) -> list[Group]:
-        """The groups, each after those it needs. O(pairs that share a buffer) merges at most."""
+        """The groups, each after those it needs. O(nodes) pairs are weighed, and again after each merge beside them."""
         for first, second in self._neighbours():
             self._weigh(first, second)
         while True:
@@ -120,10 +132,11 @@ class Fusion:
                 users.setdefault(buffer, []).append(group)
         seen = set()
         for groups in users.values():
-            for first, second in itertools.combinations(groups, 2):
-                if (first.names, second.names) not in seen:
-                    seen.add((first.names, second.names))
-                    yield first, second
+            for position, first in enumerate(groups):
+                for second in groups[position + 1 : position + 1 + NEAREST]:
+                    if (first.names, second.names) not in seen:
+                        seen.add((first.names, second.names))
+                        yield first, second
 
     def _weigh(self, first: Group, second: Group) -> None:
         if self._start(second) < self._start(first):
@@ -149,6 +162,8 @@ class Fusion:
                (node.kind == "reduction" and node.reduction_numel == 0)
                for node in first.members + second.members):  # fmt: skip
             return replace(pair, rule="space", reason="a call, or a node without rows")
+        if len(first.members) + len(second.members) > MOST_MEMBERS:
+            return replace(pair, rule="size", reason=f"more than {MOST_MEMBERS} members")
         if self._path_between(first, second):
             return replace(pair, rule="path", reason="a third kernel stands between the two")
         return self._aligned(pair)
@@ -158,9 +173,7 @@ class Fusion:
         return min(max(a.unique_elements for a in accesses), self.layouts[buffer].storage_elements)
 
     def _is_private(self, buffer: str, names: frozenset[str]) -> bool:
-        if buffer in self.escaping:
-            return False
-        return all(group.names <= names or buffer not in group.read for group in self.groups)
+        return buffer not in self.escaping and self.readers.get(buffer, set()) <= names
 
     def _path_between(self, first: Group, second: Group) -> bool:
         """Whether the second needs the first through a third (Proposition 7.1); the first never needs the second, but
@@ -197,8 +210,7 @@ class Fusion:
             return replace(pair, rule="space", reason=f"{counts[0]} rows and {counts[1]} rows")
         rule, reason = "space", "no loop of one and the same extent"
         for rows in sorted(wanted, reverse=True):
-            ways = [[group.views] if group.rows else [(v,) for v in row_views(group.members[0], rows)]
-                    for group in (first, second)]  # fmt: skip
+            ways = [self._ways(group, rows) for group in (first, second)]
             for one, other in itertools.product(*ways):
                 views = tuple(sorted(one + other, key=lambda view: self.position[view.name]))
                 found = self._broken_rule(one, other, views)
@@ -208,13 +220,21 @@ class Fusion:
                 rule, reason = found
         return replace(pair, rule=rule, reason=reason)
 
+    def _ways(self, group: Group, rows: int) -> list[tuple[RowView, ...]]:
+        """The ways of running a group over so many rows: the one it has, or all there are for a single node."""
+        if group.rows:
+            return [group.views]
+        (node,) = group.members
+        if (node.name, rows) not in self.views:
+            self.views[node.name, rows] = [(view,) for view in row_views(node, rows)]
+        return self.views[node.name, rows]
+
     def _counts(self, node: ScheduleNode) -> set[int]:
         counts = row_counts(node)
         if node.kind == "pointwise" and node.ranges:
-            extent = node.ranges[-1]
-            parts = [r for r in range(BLOCK_ELEMENTS // 4, BLOCK_ELEMENTS * 4 + 1) if extent % r == 0]
-            if parts:
-                counts.add(extent // min(parts, key=lambda r: abs(r - BLOCK_ELEMENTS)))
+            part = _block(node.ranges[-1])
+            if part:
+                counts.add(node.ranges[-1] // part)
         return counts
 
     def _broken_rule(
@@ -288,6 +308,16 @@ class Fusion:
         for group in sorted(self.groups, key=self._start):
             visit(group)
         return list(found.values())
+
+
+@lru_cache(maxsize=1024)
+def _block(extent: int) -> int:
+    """The divisor of an extent that is nearest to a block's elements, within a factor of four; 0 if there is none."""
+    for distance in range(3 * BLOCK_ELEMENTS + 1):
+        for part in (BLOCK_ELEMENTS - distance, BLOCK_ELEMENTS + distance):
+            if part >= BLOCK_ELEMENTS // 4 and extent % part == 0:
+                return part
+    return 0
 
 
 def fuse(

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from ..loops.body import MemoryAccess
 from ..loops.expressions import Expr, Symbol
@@ -92,6 +93,7 @@ class Span:
     high: int
 
 
+@lru_cache(maxsize=4096)
 def span(index: Expr, row: Symbol) -> Span | None:
     """The span of a subscript over a row; None if it is not affine in the row's number or has no known bounds."""
     coefficient = index.coefficient(row)

@@ -70,6 +70,7 @@ def test_what_stays_in_the_kernel_has_no_memory():
 def test_large_rows_of_intermediate_values_get_memory():
     """A thread's stack is no place for them."""
     x = torch.randn(64, 70_000)
+
     def function(x):
         e = (x * 0.1).exp()
         return e / e.sum(-1, keepdim=True)
@@ -156,3 +157,19 @@ def test_groups_run_after_what_they_need():
         assert {a.buffer for a in node.reads} <= done
         done |= set(node.buffers)
     agrees(function, x, w)
+
+
+def test_the_work_is_in_proportion_to_the_program(monkeypatch):
+    """Many readers of one buffer are not all paired with each other, and no kernel grows without end."""
+    weighed = []
+    pair = Fusion._pair
+    monkeypatch.setattr(Fusion, "_pair", lambda self, *groups: weighed.append(groups) or pair(self, *groups))
+    counts = []
+    for number in (30, 60):
+        weighed.clear()
+        compilation = explained(
+            lambda x, n=number: tuple((x * (k + 1)).sum(-1) for k in range(n)), torch.randn(128, 64)
+        )
+        counts.append(len(weighed))
+        assert max(len(node.members) for node in compilation.schedule.nodes) <= 24
+    assert counts[1] < 3 * counts[0]
