@@ -121,7 +121,12 @@ class Fusion:
             legal = [pair for pair in self.pairs.values() if pair.merged is not None and pair.bytes_saved > 0]
             if not legal:
                 return self._ordered()
-            self._merge(max(legal, key=self.score))
+            best = max(legal, key=self.score)
+            # Merges of others may have led a path from one to the other since the pair was weighed.
+            if self._path_between(best.first, best.second):
+                self._weigh(best.first, best.second)
+            else:
+                self._merge(best)
 
     # -- candidates ---------------------------------------------------------------------------------------------------
 
@@ -141,8 +146,7 @@ class Fusion:
     def _weigh(self, first: Group, second: Group) -> None:
         if self._start(second) < self._start(first):
             first, second = second, first
-        pair = self._pair(first, second)
-        self.pairs[first.names, second.names] = pair
+        self.pairs[first.names, second.names] = self._pair(first, second)
 
     def _start(self, group: Group) -> int:
         return min(self.position[node.name] for node in group.members)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -132,6 +134,41 @@ def test_the_best_pair_is_a_matter_of_the_score():
         run.run()
         orders.append([pair.bytes_saved for pair in run.merges])
     assert orders[0] != orders[1]
+
+
+STEPS = {
+    "exp": lambda a, b: (a * 0.1).exp(),
+    "sum": lambda a, b: a.sum(-1, keepdim=True) * 0.1,
+    "add": lambda a, b: a + b,
+    "max": lambda a, b: a.amax(-1, keepdim=True) + b,
+    "columns": lambda a, b: a.sum(0, keepdim=True) * 0.1 + b,
+}
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_no_order_of_merges_makes_a_cycle(seed):
+    """A pair that was legal when it was weighed need not be when its turn comes: Proposition 7.1 holds then, too."""
+    draw = random.Random(seed)
+    steps = [(draw.choice(list(STEPS)), draw.randrange(99), draw.randrange(99)) for _ in range(draw.randint(6, 12))]
+
+    def function(x):
+        values = [x]
+        for name, i, j in steps:
+            values.append(STEPS[name](values[i % len(values)], values[j % len(values)]))
+        return tuple(values[1:])
+
+    schedule = explained(function, torch.rand(128, 64), fuse=False).schedule
+    escaping = frozenset(output.name for output in schedule.outputs) | frozenset(schedule.inputs)
+    for _ in range(6):
+        scores: dict = {}
+        run = Fusion(
+            list(schedule.nodes), schedule.layouts, escaping,
+            lambda pair, scores=scores: scores.setdefault((pair.first.names, pair.second.names), draw.random()),
+        )  # fmt: skip
+        done = set(schedule.inputs)
+        for group in run.run():
+            assert group.read - group.written <= done
+            done |= group.written
 
 
 def test_rows_of_a_merged_loop():

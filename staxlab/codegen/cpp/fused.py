@@ -22,7 +22,7 @@ from .nests import plan_loops, prepare, write_loops
 from .plan import GRAIN, LoopPlan
 from .reductions import accumulation
 from .types import identifier, stored_name
-from .unit import compiler_flags, kernel_name, mask_element, pointer_arguments, translation_unit
+from .unit import compiler_flags, kernel_name, kernel_scope, mask_element, pointer_arguments, translation_unit
 from .values import Scope
 
 
@@ -46,7 +46,8 @@ def generate_fused(
     name = kernel_name(node, position)
     arguments = _arguments(schedule, node)
     local = {buffer: _row_buffer(node, buffer, row) for buffer in node.private}
-    shared = Scope(vector=None, lanes=1, writers=[], level={}, neon=device.instruction_set == "neon")
+    shared = kernel_scope(schedule, arguments, device)
+    shared.arguments |= {buffer: (place.name, schedule.layouts[buffer].dtype) for buffer, place in local.items()}
     body = CodeWriter()
     plans: list[LoopPlan] = []
     seen: set[str] = set()
@@ -61,8 +62,7 @@ def generate_fused(
         loop_plan = _one_thread(plan_loops(placed, alone, options, streamed))
         work += loop_plan.work * node.rows
         plans.append(loop_plan)
-        scope = _member_scope(schedule, arguments, local, shared)
-        scope.origins = member.origins
+        scope = replace(shared, preloaded={}, origins=member.origins)  # preamble and checks are those of the kernel
         prepare(scope, loop_plan)
         scope.level[row] = 0
         writer = CodeWriter()
@@ -146,19 +146,6 @@ def _one_thread(loop_plan: LoopPlan) -> LoopPlan:
         for d in loop_plan.decisions
     )
     return replace(loop_plan, parallel=0, parallel_innermost=False, decisions=decisions)
-
-
-def _member_scope(
-    schedule: Schedule, arguments: tuple[KernelArgument, ...], local: dict[str, RowBuffer], shared: Scope
-) -> Scope:
-    inputs = set(schedule.inputs)
-    named = {a.buffer: (a.name, a.dtype) for a in arguments}
-    named |= {buffer: (place.name, schedule.layouts[buffer].dtype) for buffer, place in local.items()}
-    return Scope(
-        vector=None, lanes=1, writers=[], level={}, neon=shared.neon, arguments=named,
-        offsets={a.buffer: schedule.layouts[a.buffer].offset for a in arguments if a.buffer in inputs},
-        vector_types=shared.vector_types, imports=shared.imports, checks=shared.checks,
-    )  # fmt: skip
 
 
 def _block(member: ScheduleNode, loop_plan: LoopPlan, scope: Scope, loops: CodeWriter) -> CodeWriter:

@@ -15,7 +15,7 @@ from .nests import plan_loops, prepare, write_loops
 from .plan import LoopPlan
 from .reductions import accumulation
 from .types import identifier
-from .unit import INSTRUCTION_SETS, compiler_flags, kernel_name, pointer_arguments, translation_unit
+from .unit import INSTRUCTION_SETS, compiler_flags, kernel_name, kernel_scope, pointer_arguments, translation_unit
 from .values import Scope
 
 
@@ -77,7 +77,7 @@ def generate_kernel(
     arguments = _arguments(schedule, node)
     loop_plan = None
     empty_reduction = node.kind == "reduction" and node.reduction_numel == 0
-    scope = _scope(schedule, arguments, device)
+    scope = kernel_scope(schedule, arguments, device)
     scope.origins = node.origins
     emission_writer = CodeWriter()
     if node.is_empty:
@@ -98,15 +98,6 @@ def generate_kernel(
         origins=node.origins, flags=flags, launch=launch, bytes_read=schedule.bytes_read(node),
         bytes_written=schedule.bytes_written(node), operations=node.operations,
         decisions=loop_plan.decisions if loop_plan else (),
-    )  # fmt: skip
-
-
-def _scope(schedule: Schedule, arguments: tuple[KernelArgument, ...], device: DeviceSpec) -> Scope:
-    inputs = set(schedule.inputs)
-    return Scope(
-        vector=None, lanes=1, writers=[], level={}, neon=device.instruction_set == "neon",
-        arguments={a.buffer: (a.name, a.dtype) for a in arguments},
-        offsets={a.buffer: schedule.layouts[a.buffer].offset for a in arguments if a.buffer in inputs},
     )  # fmt: skip
 
 

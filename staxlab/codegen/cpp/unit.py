@@ -96,6 +96,16 @@ def pointer_arguments(schedule: Schedule, roles: Iterable[tuple[str, str]]) -> t
     return tuple(found.values())
 
 
+def kernel_scope(schedule: Schedule, arguments: tuple[KernelArgument, ...], device: DeviceSpec) -> Scope:
+    """What the loops of a kernel with these arguments find around them."""
+    inputs = set(schedule.inputs)
+    return Scope(
+        vector=None, lanes=1, writers=[], level={}, neon=device.instruction_set == "neon",
+        arguments={a.buffer: (a.name, a.dtype) for a in arguments},
+        offsets={a.buffer: schedule.layouts[a.buffer].offset for a in arguments if a.buffer in inputs},
+    )  # fmt: skip
+
+
 def translation_unit(
     name: str,
     node: ScheduleNode,
