@@ -28,7 +28,7 @@ from functools import lru_cache
 from ..loops.ir import Layout
 from ..options import Decision
 from .records import ScheduleNode
-from .rows import LEAST_STEP, RowView, row_counts, row_views, span
+from .rows import LEAST_STEP, RowView, has_rows, row_counts, row_views, span
 
 #: Below so many rows a long reduction is cut into pieces instead (Section 6.5), and shares its kernel with nobody.
 FEWEST_ROWS = 64
@@ -162,9 +162,7 @@ class Fusion:
                 saved += size  # nor the first write it
         distance = self._start(second) - self._start(first)
         pair = Pair(first, second, "vertical" if vertical else "horizontal", saved, distance)
-        if any(node.kind not in ("pointwise", "reduction") or node.is_empty or
-               (node.kind == "reduction" and node.reduction_numel == 0)
-               for node in first.members + second.members):  # fmt: skip
+        if not all(has_rows(node) for node in first.members + second.members):
             return replace(pair, rule="space", reason="a call, or a node without rows")
         if len(first.members) + len(second.members) > MOST_MEMBERS:
             return replace(pair, rule="size", reason=f"more than {MOST_MEMBERS} members")

@@ -39,17 +39,21 @@ class RowView:
         return self.node.reads + self.node.writes
 
 
+def has_rows(node: ScheduleNode) -> bool:
+    """Whether a node has loops to take rows from: those of elementwise values and of reductions of something."""
+    if node.kind not in ("pointwise", "reduction") or node.is_empty:
+        return False
+    return node.kind == "pointwise" or node.reduction_numel > 0
+
+
 def row_counts(node: ScheduleNode) -> set[int]:
-    """In how many rows a node may be cut: by the extents of its kept loops."""
-    if node.body is None or node.kind not in ("pointwise", "reduction") or node.is_empty:
-        return set()
+    """In how many rows a node that has some may be cut: by the extents of its kept loops."""
     return {n for n in node.ranges if n > 1}
 
 
 def row_views(node: ScheduleNode, rows: int) -> Iterator[RowView]:
-    """Every way of taking ``rows`` rows to the front."""
-    if node.body is None or node.kind not in ("pointwise", "reduction") or node.is_empty:
-        return
+    """Every way of taking ``rows`` rows of a node that has some to the front."""
+    assert node.body is not None
     row = Symbol(ROW, 0, rows - 1)
     for position, (symbol, extent) in enumerate(zip(node.body.indices, node.ranges, strict=True)):
         if extent == rows:
