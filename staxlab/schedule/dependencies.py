@@ -10,16 +10,13 @@ scatter, which takes over the memory of its base, is the base's only reader and 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 from ..errors import ScheduleError
 from ..loops.body import MemoryAccess, record, store_index
 from ..loops.expressions import Expr, Symbol
 from ..loops.ir import (
-    BufferArgument,
     Computed,
     ComputedBuffer,
-    Extern,
     ExternBuffer,
     Layout,
     LoopProgram,
@@ -33,7 +30,8 @@ from ..loops.normalize import is_empty, normalize
 from ..operators.basis import has_effect
 from ..options import Decision, DeviceSpec, Options
 from .fusion import fuse
-from .records import Schedule, ScheduleNode
+from .placement import plan_memory
+from .records import Schedule, ScheduleNode, buffers_read, extern_arguments
 
 
 def schedule(program: LoopProgram, device: DeviceSpec, options: Options) -> Schedule:
@@ -68,7 +66,8 @@ def schedule(program: LoopProgram, device: DeviceSpec, options: Options) -> Sche
     decisions: tuple[Decision, ...] = ()
     if options.fuse and not device.is_gpu:
         kept, decisions = fuse(kept, layouts, _escaping(kept, program))
-    return Schedule(tuple(kept), program, device, layouts, _last_readers(kept, program), decisions)
+    memory = plan_memory(kept, program, device, layouts)
+    return Schedule(tuple(kept), program, device, layouts, _last_readers(kept, program), decisions, memory)
 
 
 def _escaping(nodes: list[ScheduleNode], program: LoopProgram) -> frozenset[str]:
@@ -170,28 +169,6 @@ def _has_effect(node: ScheduleNode) -> bool:
     if node.extern is None:
         return node.body is not None and node.body.may_fail
     return has_effect(node.extern.operator, node.extern.args)
-
-
-def extern_arguments(call: Extern) -> list[BufferArgument]:
-    """The tensor arguments of an extern call, left to right."""
-    found: list[BufferArgument] = []
-
-    def collect(argument: Any) -> None:
-        if isinstance(argument, BufferArgument):
-            found.append(argument)
-        elif isinstance(argument, (tuple, list)):
-            for part in argument:
-                collect(part)
-
-    collect(call.args)
-    collect(tuple(call.kwargs.values()))
-    return found
-
-
-def buffers_read(node: ScheduleNode) -> set[str]:
-    """Every buffer a node takes; an extern call also takes empty ones, which have no access to list."""
-    names = {access.buffer for access in node.reads}
-    return names | {a.name for a in extern_arguments(node.extern)} if node.extern else names
 
 
 def _last_readers(nodes: list[ScheduleNode], program: LoopProgram) -> dict[str, int]:

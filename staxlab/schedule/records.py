@@ -13,10 +13,11 @@ import torch
 
 from ..loops.body import LoopBody, MemoryAccess
 from ..loops.expressions import Symbol
-from ..loops.ir import Extern, Layout, LoopProgram, OutputReference
+from ..loops.ir import BufferArgument, Extern, Layout, LoopProgram, OutputReference
 from ..loops.operands import operand_elements, operands
 from ..options import Decision, DeviceSpec
 from ..provenance import NO_ORIGINS, Origins
+from .memory_plan import MemoryPlan
 
 
 @dataclass(frozen=True)
@@ -120,7 +121,8 @@ class ScheduleNode:
 @dataclass(frozen=True)
 class Schedule:
     """Nodes in execution order; ``layouts`` of every buffer and input by name; ``last_reader`` maps an intermediate
-    buffer to the position of the node after which it may be freed."""
+    buffer to the position of the node after which it may be freed; ``memory`` says where every buffer stands (None
+    only where a schedule was put together by hand)."""
 
     nodes: tuple[ScheduleNode, ...]
     program: LoopProgram
@@ -128,6 +130,7 @@ class Schedule:
     layouts: dict[str, Layout]
     last_reader: dict[str, int]
     decisions: tuple[Decision, ...] = ()
+    memory: MemoryPlan | None = None
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -176,6 +179,28 @@ class Schedule:
         from ..view import mimebundle
 
         return mimebundle(self)
+
+
+def extern_arguments(call: Extern) -> list[BufferArgument]:
+    """The tensor arguments of an extern call, left to right."""
+    found: list[BufferArgument] = []
+
+    def collect(argument: Any) -> None:
+        if isinstance(argument, BufferArgument):
+            found.append(argument)
+        elif isinstance(argument, (tuple, list)):
+            for part in argument:
+                collect(part)
+
+    collect(call.args)
+    collect(tuple(call.kwargs.values()))
+    return found
+
+
+def buffers_read(node: ScheduleNode) -> set[str]:
+    """Every buffer a node takes; an extern call also takes empty ones, which have no access to list."""
+    names = {access.buffer for access in node.reads}
+    return names | {a.name for a in extern_arguments(node.extern)} if node.extern else names
 
 
 def _product(extents: tuple[int, ...]) -> int:
