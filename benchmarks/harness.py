@@ -152,7 +152,7 @@ def prepare(
 
 def _reference(case: Case, inputs: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
     """The answer computed in double precision."""
-    return _as_tuple(case.function(*(t.double() for t in inputs)))
+    return _as_tuple(case.function(*(t.double() if t.is_floating_point() else t for t in inputs)))
 
 
 def _as_tuple(result: Any) -> tuple[torch.Tensor, ...]:

@@ -35,7 +35,7 @@ def parse_size(text: str) -> tuple[int, int]:
 
 def parser() -> argparse.ArgumentParser:
     p = argparse.ArgumentParser(prog="python -m benchmarks.run", description=__doc__.split("\n")[0])
-    p.add_argument("--case", default="example_1_1", help="names, table_13_1, table_13_2, scans, or all, by commas")
+    p.add_argument("--case", default="example_1_1", help="names, table_13_1, table_13_2, scans, layers, all, by commas")
     p.add_argument("--size", type=parse_size, help="rows x columns, such as 8192x2048 (default: each case's own)")
     p.add_argument("--peers", default="eager,torch_compile,xla,staxlab", help="names separated by commas, eager first")
     p.add_argument("--threads", type=int, help="cores every peer may use (default: all)")

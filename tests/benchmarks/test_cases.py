@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import math
 from pathlib import Path
 
 import pytest
@@ -22,10 +23,11 @@ SIZE = (24, 40)
 def test_the_formulas_are_what_the_byte_model_counts(case):
     graph = _graphs.operator_graph(case.function, *case.make_inputs(SIZE, torch.float32, "cpu"))
     traffic = eager_traffic(graph)
-    assert traffic.elements == case.elements("eager", SIZE)
-    assert lower_bound(graph).elements == case.elements("compiled", SIZE)
+    exact = case.make is None
+    assert traffic.elements == pytest.approx(case.elements("eager", SIZE), rel=1e-12 if exact else 0.15)
+    assert lower_bound(graph).elements == pytest.approx(case.elements("compiled", SIZE), rel=1e-12 if exact else 0.15)
     # Operations differ from the formula only by terms in n.
-    assert traffic.operations == pytest.approx(case.operations * SIZE[0] * SIZE[1], rel=0.05)
+    assert traffic.operations == pytest.approx(case.operations * SIZE[0] * SIZE[1], rel=0.05 if exact else 0.25)
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda c: c.name)
@@ -38,6 +40,10 @@ def test_the_twin_computes_the_same(case):
             @staticmethod
             def relu(x):
                 return numpy.maximum(x, 0)
+
+            @staticmethod
+            def gelu(x, approximate):
+                return x * (1 + torch.erf(torch.from_numpy(x) / math.sqrt(2)).numpy()) / 2
 
             @staticmethod
             def softmax(x, axis):
@@ -81,5 +87,5 @@ def test_selecting():
     assert [c.name for c in select("relu, exp")] == ["relu", "exp"]
     assert len(select("all")) == len(CASES)
     assert {c.table for c in select("table_13_2")} == {"13.2"}
-    with pytest.raises(KeyError, match="no case named 'gelu'"):
-        select("gelu")
+    with pytest.raises(KeyError, match="no case named 'mish'"):
+        select("mish")
