@@ -21,7 +21,7 @@ function, :func:`score`, that may be replaced.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Set
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -222,6 +222,28 @@ class Fusion:
                 rule, reason = found
         return replace(pair, rule=rule, reason=reason)
 
+    def ways_of(
+        self, nodes: tuple[ScheduleNode, ...], start: tuple[RowView, ...] = ()
+    ) -> Iterator[tuple[RowView, ...]]:
+        """Every way of running nodes in one kernel that no rule forbids, after those of ``start``; in the order of the
+        program. Paths through other nodes are not looked at: whether there are any depends on the other groups.
+
+        Ways of rows with one element each, which a further node may yet make legal, are among them (:meth:`allows`).
+        """
+        if len(start) + len(nodes) > MOST_MEMBERS or not all(has_rows(node) for node in nodes):
+            return
+        counts = {start[0].rows} if start else set().union(*(self._counts(node) for node in nodes))
+        for rows in sorted(counts, reverse=True):
+            ways = [start]
+            for node in nodes:
+                longer = (way + more for way in ways for more in self._ways(Group((node,)), rows))
+                ways = [way for way in longer if self.allows(way) or _points(way) == 1]
+            yield from ways
+
+    def allows(self, views: tuple[RowView, ...]) -> bool:
+        """Whether nodes may run in one kernel over these rows, as far as it depends on nothing else."""
+        return self._broken_rule(views, (), views) is None
+
     def _ways(self, group: Group, rows: int) -> list[tuple[RowView, ...]]:
         """The ways of running a group over so many rows: the one it has, or all there are for a single node."""
         if group.rows:
@@ -243,7 +265,7 @@ class Fusion:
         self, one: tuple[RowView, ...], other: tuple[RowView, ...], views: tuple[RowView, ...]
     ) -> tuple[str, str] | None:
         rows = views[0].rows
-        points = max(view.node.numel * max(view.node.reduction_numel, 1) for view in views)
+        points = _points(views)
         if rows < FEWEST_ROWS and rows * points >= SHORT:
             return "rows", f"{rows} rows"
         largest = 0
@@ -345,16 +367,7 @@ def _joined(
 ) -> ScheduleNode:
     inside = group.written
     wanted = {a.buffer for node in nodes if node.name not in group.names for a in node.reads} | escaping
-    left = STACK_BYTES
-    for view in group.views:
-        found = span(view.node.writes[0].index, view.row)
-        assert found is not None
-        size = (found.high - found.low + 1) * layouts[view.node.buffers[0]].dtype.itemsize
-        if view.node.buffers[0] not in wanted:
-            if size > left:
-                wanted.add(view.node.buffers[0])
-            else:
-                left -= size
+    wanted |= beyond_the_stack(group.views, wanted, layouts)
     members = tuple(view.node for view in group.views)
     return ScheduleNode(
         name="",
@@ -366,6 +379,27 @@ def _joined(
         members=members,
         row=group.views[0].row,
     )
+
+
+def beyond_the_stack(views: tuple[RowView, ...], wanted: Set[str], layouts: Mapping[str, Layout]) -> frozenset[str]:
+    """The buffers nobody outside needs (all but ``wanted``) that the stack has no room for: they get memory."""
+    left, found = STACK_BYTES, []
+    for view in views:
+        (buffer,) = view.node.buffers
+        wrote = span(view.node.writes[0].index, view.row)
+        assert wrote is not None
+        size = (wrote.high - wrote.low + 1) * layouts[buffer].dtype.itemsize
+        if buffer not in wanted:
+            if size > left:
+                found.append(buffer)
+            else:
+                left -= size
+    return frozenset(found)
+
+
+def _points(views: tuple[RowView, ...]) -> int:
+    """Points of a row, of the node that has most."""
+    return max(view.node.numel * max(view.node.reduction_numel, 1) for view in views)
 
 
 def _decision(pair: Pair) -> Decision:
