@@ -297,6 +297,10 @@ class Fusion:
                 return "index", f"{buffer} is read in different rows"
         return None
 
+    def needs_memory(self, views: tuple[RowView, ...], wanted: Set[str]) -> frozenset[str]:
+        """The buffers of a group that get memory though nobody outside needs them, as all of ``wanted`` are needed."""
+        return beyond_the_stack(views, wanted, self.layouts)
+
     # -- merging ------------------------------------------------------------------------------------------------------
 
     def _merge(self, pair: Pair) -> None:
@@ -345,29 +349,32 @@ def _block(extent: int) -> int:
 
 
 def fuse(
-    nodes: list[ScheduleNode], layouts: Mapping[str, Layout], escaping: frozenset[str], score: Score = score
+    nodes: list[ScheduleNode],
+    layouts: Mapping[str, Layout],
+    escaping: frozenset[str],
+    score: Score = score,
+    rules: Callable[..., Fusion] = Fusion,
 ) -> tuple[list[ScheduleNode], tuple[Decision, ...]]:
     """The nodes with those of one group made one, in an order in which they can run, and why they were or were not.
 
-    ``escaping`` are the buffers that need memory whoever reads them.
+    ``escaping`` are the buffers that need memory whoever reads them; ``rules`` makes the run of the algorithm, by the
+    rules of a device (:class:`.programs.ProgramFusion`: those of a GPU).
     """
-    run = Fusion(nodes, layouts, escaping, score)
+    run = rules(nodes, layouts, escaping, score)
     groups = run.run()
     name = {node.name: "+".join(n.name for n in group.members) for group in groups for node in group.members}
     found = []
     for group in groups:
         before = dict.fromkeys(name[p] for node in group.members for p in node.predecessors if p not in group.names)
-        joined = _joined(group, nodes, layouts, escaping) if group.views else group.members[0]
+        joined = _joined(group, nodes, run) if group.views else group.members[0]
         found.append(replace(joined, name=name[group.members[0].name], predecessors=tuple(before)))
     return found, tuple(_decision(pair) for pair in (*run.merges, *run.pairs.values()))
 
 
-def _joined(
-    group: Group, nodes: list[ScheduleNode], layouts: Mapping[str, Layout], escaping: frozenset[str]
-) -> ScheduleNode:
+def _joined(group: Group, nodes: list[ScheduleNode], run: Fusion) -> ScheduleNode:
     inside = group.written
-    wanted = {a.buffer for node in nodes if node.name not in group.names for a in node.reads} | escaping
-    wanted |= beyond_the_stack(group.views, wanted, layouts)
+    wanted = {a.buffer for node in nodes if node.name not in group.names for a in node.reads} | run.escaping
+    wanted |= run.needs_memory(group.views, wanted)
     members = tuple(view.node for view in group.views)
     return ScheduleNode(
         name="",
