@@ -14,12 +14,13 @@ from typing import Any
 
 import torch
 
+from benchmarks import deviations, roofs, summary
 from benchmarks.cases import Case
 from benchmarks.peers import Peer, Side
 from benchmarks.records import header
-from staxlab.measure.bytes import decompose, traffic_model
+from staxlab.measure.bytes import TrafficModel, decompose, traffic_model
 from staxlab.measure.tables import Table, bytes_text, quantity_text, seconds_text
-from staxlab.measure.timing import Comparison, Ratio, Timing, compare, median_interval
+from staxlab.measure.timing import Comparison, Ratio, Timing, compare, median, median_interval
 
 FORMAT = "staxlab-benchmark-1"
 
@@ -29,7 +30,9 @@ PAUSE = 2e-3
 
 @dataclass(frozen=True)
 class Settings:
-    """How a run is made. ``rounds`` whole repetitions show how far medians drift (Section 13.1)."""
+    """How a run is made. ``rounds`` whole repetitions show how far medians drift (Section 13.1); with ``preallocated``
+    every peer overwrites results made beforehand; ``roof`` lets the machine's bandwidth be measured in turns with the
+    peers, and the speedup explained."""
 
     readings: int = 15
     warmup: int = 3
@@ -38,6 +41,8 @@ class Settings:
     device: str = "cpu"
     seed: int = 0
     pause: float = PAUSE
+    preallocated: bool = False
+    roof: bool = True
 
     def torch_dtype(self) -> torch.dtype:
         return getattr(torch, self.dtype)
@@ -71,13 +76,17 @@ class Entry:
 
 @dataclass
 class CaseResult:
-    """All peers on one case at one size."""
+    """All peers on one case at one size. ``roof`` is what the machine could have done in the same readings, and
+    ``deviation`` why the speedup of staxlab is not the predicted one; None where that was not measured."""
 
     case: Case
     size: tuple[int, int]
     entries: list[Entry]
     model: dict[str, Any]
     complete: bool = True
+    traffic: TrafficModel | None = None
+    roof: dict[str, Any] | None = None
+    deviation: deviations.Deviation | None = None
 
     def entry(self, peer: str) -> Entry | None:
         return next((e for e in self.entries if e.peer == peer), None)
@@ -108,6 +117,8 @@ class CaseResult:
             "model": self.model,
             "rho": self.rho,
             "complete": self.complete,
+            "roof": self.roof,
+            "prediction": self.deviation.to_json() if self.deviation is not None else None,
             "peers": rows,
         }
 
@@ -128,11 +139,14 @@ def prepare(
         entry = Entry(peer.name)
         entries.append(entry)
         reason = peer.missing(settings.device)
+        make = peer.prepare_into if settings.preallocated else peer.prepare
+        if reason is None and make is None:
+            reason = "it cannot write into given results"
         if reason is not None:
             entry.problem = f"missing: {reason}" + (f"; {peer.install}" if peer.install else "")
             continue
         try:
-            side = peer.prepare(case, inputs)
+            side = make(case, inputs)
             entry.max_error = _error(side.outputs(), reference)
         except Exception as error:  # a peer's failure is a finding, not the end of the run
             entry.problem = f"failed: {type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
@@ -142,12 +156,14 @@ def prepare(
             entry.problem = f"wrong: off by {entry.max_error:.3g}, eager by {eager_error:.3g}"
             continue
         sides[peer.name] = side
-    model = _model(case, size, settings, sides)
+    side = sides.get("staxlab")
+    traffic = traffic_model(side.compilation) if side is not None and side.compilation is not None else None
+    model = _model(case, size, settings, traffic)
     for entry in entries:
         entry.model_bytes = {"eager": model["eager_bytes"], "staxlab": model["compiled_bytes"]}.get(
             entry.peer, model["bound_bytes"]
         )
-    return CaseResult(case, size, entries, model), sides
+    return CaseResult(case, size, entries, model, traffic=traffic), sides
 
 
 def _reference(case: Case, inputs: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
@@ -177,7 +193,7 @@ def _agrees(error: float, eager_error: float, reference: Sequence[torch.Tensor])
     return error <= 100 * eager_error + 1e-6
 
 
-def _model(case: Case, size: tuple[int, int], settings: Settings, sides: dict[str, Side]) -> dict[str, Any]:
+def _model(case: Case, size: tuple[int, int], settings: Settings, traffic: TrafficModel | None) -> dict[str, Any]:
     """Bytes by the byte model run on staxlab's compilation; by the case's formula where staxlab did not run."""
     itemsize = settings.torch_dtype().itemsize
     eager, bound = case.elements("eager", size), case.elements("compiled", size)
@@ -189,9 +205,7 @@ def _model(case: Case, size: tuple[int, int], settings: Settings, sides: dict[st
         "bound_bytes": bound * itemsize,
         "operations": case.operations * size[0] * size[1],
     }
-    side = sides.get("staxlab")
-    if side is not None and side.compilation is not None:
-        traffic = traffic_model(side.compilation)
+    if traffic is not None:
         model |= {
             "source": "recorded operators and schedule",
             "eager_elements": traffic.eager.elements,
@@ -216,21 +230,74 @@ def run_case(
     result, sides = prepare(case, size, peers, settings)
     for entry in result.entries:
         progress(f"  {entry.peer}: {entry.problem or 'ready, first call ' + seconds_text(entry.first_call)}")
+    roof = None
+    if settings.roof and result.traffic is not None and result.traffic.compiled is not None and "staxlab" in sides:
+        inputs = case.make_inputs(size, settings.torch_dtype(), settings.device, settings.seed)
+        roof = roofs.roofs_for(inputs, settings.device)
+        del inputs
     for r in range(settings.rounds if sides else 0):
         comparison = compare(
-            {name: side.run for name, side in sides.items()},
+            {name: side.run for name, side in sides.items()} | (roof.sides if roof is not None else {}),
             readings=settings.readings,
             warmup=settings.warmup,
             device=settings.device,
             synchronize=lambda: [side.wait() for side in sides.values()],
             pause=settings.pause,
         )
+        if roof is not None:
+            comparison = roof.take(comparison)
         record_round(result, comparison)
         progress(f"  round {r + 1} of {settings.rounds}: {_medians(comparison.timings)}")
         if not comparison.complete:
             result.complete = False
             break
+    if roof is not None and result.complete:
+        explain(result, sides, roof, peers, settings)
     return result
+
+
+def explain(
+    result: CaseResult, sides: dict[str, Side], roof: roofs.Roofs, peers: Sequence[Peer], settings: Settings
+) -> None:
+    """Add to a timed case how near staxlab came to the roof, and where its speedup over eager comes from."""
+    traffic, entry = result.traffic, result.entry("staxlab")
+    readings = [t for timing in entry.timings for t in timing.readings]
+    single = len(traffic.compiled.rows) == 1 and traffic.compiled.nbytes <= 1.01 * traffic.bound.nbytes
+    result.roof = {
+        **roof.to_json(),
+        "single_pass": single,
+        "share": roof.share(traffic.compiled.rows, readings),
+    }
+    eager = result.entry("eager")
+    if eager is None or not eager.timings:
+        return
+    speedup = median([s["median"] for s in entry.speedups])
+    typical = roof.typical()
+
+    def budget(name: str, in_cache: dict[str, float | None]) -> deviations.Budget:
+        return deviations.budget(
+            name,
+            median([t for timing in result.entry(name).timings for t in timing.readings]),
+            (traffic.eager if name == "eager" else traffic.compiled).rows,
+            typical,
+            streaming=name == "staxlab" and entry.details["streaming_stores"],
+            faults=deviations.faults_of(sides[name].run),
+            fault_seconds=roofs.fault_seconds(),
+            in_cache=in_cache.get(name),
+            copied_bytes=entry.details.get("bytes_copied_afterwards", 0) if name == "staxlab" else 0,
+        )
+
+    def deviation(in_cache: dict[str, float | None]) -> deviations.Deviation:
+        return deviations.Deviation(speedup, result.rho, budget("eager", in_cache), budget("staxlab", in_cache))
+
+    result.deviation = deviation({})
+    if abs(result.deviation.relative) > deviations.LARGE:  # worth another measurement
+        by_name = {peer.name: peer for peer in peers}
+        in_cache = {
+            name: deviations.seconds_in_cache(result.case, result.size, by_name[name], settings)
+            for name in ("eager", "staxlab")
+        }
+        result.deviation = deviation(in_cache)
 
 
 def record_round(result: CaseResult, comparison: Comparison) -> None:
@@ -284,11 +351,13 @@ def _medians(timings: Sequence[Timing]) -> str:
 
 def run_record(results: Sequence[CaseResult], settings: Settings, isolated: bool, complete: bool) -> dict[str, Any]:
     """Everything a reader needs to judge or repeat the run, as a dict of JSON types."""
+    cases = [r.to_json() for r in results]
     return {
         **header(FORMAT, settings.device),
         "settings": {**settings.__dict__, "isolated": isolated},
         "complete": complete and all(r.complete for r in results),
-        "cases": [r.to_json() for r in results],
+        "summary": summary.summarize(cases),
+        "cases": cases,
     }
 
 
@@ -319,6 +388,13 @@ def result_table(result: CaseResult) -> Table:
         f"model bytes: eager {bytes_text(model['eager_bytes'])}, staxlab {bytes_text(model['compiled_bytes'])}, "
         f"lower bound {bytes_text(model['bound_bytes'])}; rho = {result.rho:.3g} ({model['source']})",
     ]
+    if result.roof is not None and (share := result.roof["share"]) is not None:
+        ends = f"[{share['interval']['low']:.0%}, {share['interval']['high']:.0%}]"
+        rates = ", ".join(f"{k} {quantity_text(v, 'B/s')}" for k, v in result.roof["bandwidth"].items())
+        passes = "one pass" if result.roof["single_pass"] else "more than one pass or kernel"
+        notes.append(f"staxlab at {share['median']:.0%} {ends} of the roof ({passes}); {rates}")
+    if result.deviation is not None:
+        notes.append(result.deviation.text())
     notes += [f"{entry.peer}: {entry.problem or 'not timed'}" for entry in result.entries if not entry.timings]
     size = "x".join(map(str, result.size))
     return Table.build(f"{result.case.title}, {size}", columns, rows, notes)

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from benchmarks import preallocated
 from benchmarks.cases import Case
 
 
@@ -32,17 +33,16 @@ class Side:
 
 @dataclass(frozen=True)
 class Peer:
-    """``missing(device)`` is None if the peer can run there, else why not; ``install`` is how to get it."""
+    """``missing(device)`` is None if the peer can run there, else why not; ``install`` is how to get it.
+
+    ``prepare_into`` makes the side that overwrites results made beforehand (:mod:`benchmarks.preallocated`)."""
 
     name: str
     title: str
     prepare: Callable[[Case, list[torch.Tensor]], Side]
     missing: Callable[[str], str | None] = lambda device: None
     install: str = ""
-
-
-def _tensors(result: Any) -> tuple[torch.Tensor, ...]:
-    return tuple(result) if isinstance(result, (tuple, list)) else (result,)
+    prepare_into: Callable[[Case, list[torch.Tensor]], Side] | None = None
 
 
 def _torch_side(function: Callable[..., Any], inputs: list[torch.Tensor], **more: Any) -> Side:
@@ -52,7 +52,7 @@ def _torch_side(function: Callable[..., Any], inputs: list[torch.Tensor], **more
         torch.cuda.synchronize()
     first = time.perf_counter() - start
     wait = torch.cuda.synchronize if inputs[0].is_cuda else lambda: None
-    return Side(lambda: function(*inputs), lambda: _tensors(function(*inputs)), first, wait=wait, **more)
+    return Side(lambda: function(*inputs), lambda: preallocated.flat(function(*inputs)), first, wait=wait, **more)
 
 
 def _eager(case: Case, inputs: list[torch.Tensor]) -> Side:
@@ -69,11 +69,83 @@ def _staxlab(case: Case, inputs: list[torch.Tensor]) -> Side:
     compiled = staxlab.compile(case.function, strict_native=True)
     side = _torch_side(compiled, inputs)
     compilation = compiled.versions[-1].compilation
-    details = {
+    return replace(side, details=_compiled_details(compilation), compilation=compilation)
+
+
+def _compiled_details(compilation: Any) -> dict[str, Any]:
+    return {
         "kernels": [kernel.name for kernel in compilation.kernels],
+        "streaming_stores": any("stream(" in kernel.source for kernel in compilation.kernels),
         "stages_s": dict(compilation.timings),
     }
-    return replace(side, details=details, compilation=compilation)
+
+
+# --- Into results made beforehand -------------------------------------------------------------------------------------
+
+
+def _overwriting(case: Case, inputs: list[torch.Tensor], function: Callable[..., Any]) -> Side:
+    """A side that calls ``function(results, *inputs)``. The results are spoilt first, so that a function that forgets
+    one is found out."""
+    results = preallocated.empty_like_results(case.function, inputs)
+    for result in results:
+        result.fill_(1)
+    side = _torch_side(lambda *tensors: function(results, *tensors), inputs)
+    return replace(side, outputs=lambda: tuple(results))
+
+
+def _eager_into(case: Case, inputs: list[torch.Tensor]) -> Side:
+    results = preallocated.empty_like_results(case.function, inputs)
+    run, allocating = preallocated.eager_into(case.function, inputs, results)
+    for result in results:
+        result.fill_(1)
+    start = time.perf_counter()
+    run()
+    first = time.perf_counter() - start
+    wait = torch.cuda.synchronize if inputs[0].is_cuda else lambda: None
+    return Side(run, run, first, {"operators_with_new_results": allocating}, wait=wait)
+
+
+def _torch_compile_into(case: Case, inputs: list[torch.Tensor]) -> Side:
+    torch._dynamo.reset()  # versions are kept per code object, which all functions made by writing() share
+    return _overwriting(case, inputs, torch.compile(preallocated.writing(case.function)))
+
+
+def _staxlab_into(case: Case, inputs: list[torch.Tensor]) -> Side:
+    import staxlab
+
+    compiled = staxlab.compile(preallocated.writing(case.function), strict_native=True)
+    side = _overwriting(case, inputs, compiled)
+    compilation = compiled.versions[-1].compilation
+    details = _compiled_details(compilation) | preallocated.written_directly(compilation)
+    plain = staxlab.compile(case.function, strict_native=True)  # what the byte model is asked about
+    plain(*inputs)
+    return replace(side, details=details, compilation=plain.versions[-1].compilation)
+
+
+def _xla_into(case: Case, inputs: list[torch.Tensor]) -> Side:
+    import jax
+    import jax.numpy as jnp
+    import numpy
+
+    arrays = [jnp.asarray(t.cpu().numpy()) for t in inputs]
+    plain = case.jax(jax, jnp)
+    function = jax.jit(lambda results, *a: preallocated.flat(plain(*a)), donate_argnums=0, keep_unused=True)
+    current = [tuple(jnp.asarray(t.cpu().numpy()) for t in preallocated.empty_like_results(case.function, inputs))]
+
+    def run() -> Any:
+        current[0] = jax.block_until_ready(function(current[0], *arrays))
+
+    start = time.perf_counter()
+    run()
+    first = time.perf_counter() - start
+    before = [a.unsafe_buffer_pointer() for a in current[0]]
+    run()
+    kept = before == [a.unsafe_buffer_pointer() for a in current[0]]
+
+    def outputs() -> tuple[torch.Tensor, ...]:
+        return tuple(torch.from_numpy(numpy.array(a)) for a in current[0])
+
+    return Side(run, outputs, first, {"direct": kept})
 
 
 def _xla(case: Case, inputs: list[torch.Tensor]) -> Side:
@@ -93,7 +165,7 @@ def _xla(case: Case, inputs: list[torch.Tensor]) -> Side:
     import numpy
 
     def outputs() -> tuple[torch.Tensor, ...]:
-        return tuple(torch.from_numpy(numpy.array(a)) for a in _tensors(run()))
+        return tuple(torch.from_numpy(numpy.array(a)) for a in preallocated.flat(run()))
 
     if not inputs[0].is_cuda:
         return Side(run, outputs, first)
@@ -124,13 +196,14 @@ def _no_jax(device: str) -> str | None:
 
 
 PEERS: dict[str, Peer] = {
-    "eager": Peer("eager", "eager PyTorch", _eager),
+    "eager": Peer("eager", "eager PyTorch", _eager, prepare_into=_eager_into),
     "torch_compile": Peer(
-        "torch_compile", "torch.compile", _torch_compile, _no_torch_compile, 'pip install "staxlab[gpu]"'
+        "torch_compile", "torch.compile", _torch_compile, _no_torch_compile, 'pip install "staxlab[gpu]"',
+        _torch_compile_into,
     ),
-    "xla": Peer("xla", "XLA (jax.jit)", _xla, _no_jax, 'pip install "staxlab[benchmark]"'),
-    "staxlab": Peer("staxlab", "staxlab", _staxlab),
-}
+    "xla": Peer("xla", "XLA (jax.jit)", _xla, _no_jax, 'pip install "staxlab[benchmark]"', _xla_into),
+    "staxlab": Peer("staxlab", "staxlab", _staxlab, prepare_into=_staxlab_into),
+}  # fmt: skip
 
 
 def select(names: str) -> list[Peer]:

@@ -2,6 +2,7 @@
 
     python -m benchmarks.run --case example_1_1 --size 8192x2048 --peers eager,torch_compile,xla,staxlab --threads 2
     python -m benchmarks.run --case table_13_1 --isolate --out results.json --plot results.svg
+    python -m benchmarks.run --case table_13_1 --preallocated --out preallocated.json
 
 Ctrl-C stops after the current reading; what was measured is still printed and written, marked incomplete.
 """
@@ -44,6 +45,8 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--dtype", default="float32", choices=("float32", "float64", "float16", "bfloat16"))
     p.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
     p.add_argument("--seed", type=int, default=0)
+    p.add_argument("--preallocated", action="store_true", help="every peer overwrites results made beforehand")
+    p.add_argument("--no-roof", action="store_true", help="neither measure the roof nor explain the speedups")
     p.add_argument("--isolate", action="store_true", help="one process per peer instead of alternating in one")
     p.add_argument("--out", type=Path, help="write the run as JSON")
     p.add_argument("--plot", type=Path, help="write a plot (.png, .svg, .pdf); default: beside --out, as SVG")
@@ -56,7 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line. 0 when all was measured, 1 when a peer failed or was wrong, 2 for unusable arguments, 130
     when interrupted. A missing peer is reported and is no failure."""
     options = parser().parse_args(arguments)
-    from benchmarks import cases, harness, peers
+    from benchmarks import cases, harness, peers, summary
     from staxlab.measure import machine
 
     try:
@@ -75,6 +78,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         dtype=options.dtype,
         device=options.device,
         seed=options.seed,
+        preallocated=options.preallocated,
+        roof=not (options.no_roof or options.isolate or options.worker),
     )
     if options.worker:
         return _worker(chosen_cases[0], options.size or chosen_cases[0].size, chosen_peers[0], settings)
@@ -98,6 +103,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             break
     record = harness.run_record(results, settings, options.isolate, complete)
     record["machine"]["load_average"] = before["load_average"]
+    if record["summary"]["speedup_over"]:
+        print(summary.table(record["summary"], settings.preallocated).text() + "\n")
     _write(record, options.out, options.plot)
     if not record["complete"]:
         print("interrupted: what was measured until then is above" + (" and in the file" if options.out else ""))
@@ -116,7 +123,6 @@ def _list(cases: Sequence[Case], peers: Any, device: str) -> None:
 
 def _write(record: dict[str, Any], out: Path | None, plot: Path | None) -> None:
     from benchmarks import records
-
 
     if out is not None:
         print(f"wrote {records.save(record, out)}")
@@ -196,7 +202,7 @@ def _spawn(case: Case, size: tuple[int, int], peer: Peer, settings: Settings) ->
     command = [
         sys.executable, "-m", "benchmarks.run", "--worker", "--case", case.name, "--size", f"{size[0]}x{size[1]}",
         "--peers", peer.name, "--readings", str(settings.readings), "--rounds", "1", "--dtype", settings.dtype,
-        "--device", settings.device, "--seed", str(settings.seed),
+        "--device", settings.device, "--seed", str(settings.seed), *["--preallocated"][: settings.preallocated],
     ]  # fmt: skip
     done = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).resolve().parent.parent)
     try:
@@ -204,7 +210,7 @@ def _spawn(case: Case, size: tuple[int, int], peer: Peer, settings: Settings) ->
     except (IndexError, ValueError):
         words = (done.stderr.strip().splitlines() or ["no output"])[-1]
         entry = harness.Entry(peer.name, problem=f"failed: the process ended with {done.returncode}: {words}")
-        model = harness._model(case, size, settings, {})
+        model = harness._model(case, size, settings, None)
         return {"entry": entry.to_json(), "model": model, "complete": done.returncode != 130}
 
 
