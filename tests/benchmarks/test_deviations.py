@@ -40,7 +40,7 @@ def test_ordinary_stores_are_charged_for_what_was_not_faulted_in():
     assert plain.excess == {"write-allocate": pytest.approx(0.020)}
     assert plain.unexplained == pytest.approx(0.005)
     pages = 500_000_000 // 4096 + 1
-    faulted = deviations.budget("a", 0.14, [COPY], ROOF, streaming=False, faults=pages, fault_seconds=1e-6)
+    faulted = deviations.budget("a", 0.15, [COPY], ROOF, streaming=False, faults=pages, fault_seconds=1e-6)
     assert set(faulted.excess) == {"page faults"}
     assert faulted.excess["page faults"] == pytest.approx(pages * 1e-6)
     streamed = deviations.budget("a", 0.045, [COPY], ROOF, streaming=True, faults=0, fault_seconds=0.0)
@@ -86,9 +86,9 @@ def test_a_small_deviation_has_no_cause_and_a_large_one_always_has():
 
 
 def test_new_memory_is_counted_as_faults():
-    assert deviations.faults_of(lambda: torch.empty(1 << 22).fill_(1.0)) >= 1  # huge pages make it few
-    existing = torch.zeros(1 << 22)
-    assert deviations.faults_of(lambda: existing.fill_(1.0)) <= 8
+    existing = torch.zeros(1 << 24)  # 64 MiB: an allocator does not keep that for itself
+    new = deviations.faults_of(lambda: torch.empty(1 << 24).fill_(1.0))
+    assert deviations.faults_of(lambda: existing.fill_(1.0)) < new  # huge pages make it few
     assert deviations.seconds_per_fault(1 << 22, readings=3) >= 0
 
 
