@@ -50,7 +50,9 @@ FACADE = "staxlab"
 RANK[FACADE] = RANK["staxlab.derivatives"]
 
 EAGER_THIRD_PARTY = {"torch", "numpy"}
-RENDERING = ("_repr_", "__repr__", "__str__", "_ipython_display_", "show", "stepper", "write_html", "assembly")
+RENDERING = (
+    "_repr_", "__repr__", "__str__", "_ipython_display_", "show", "stepper", "write_html", "assembly", "inner_loop",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)

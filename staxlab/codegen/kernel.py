@@ -63,6 +63,16 @@ class Kernel:
 
         return disassemble(self, kind)
 
+    def inner_loop(self, machine: str | None = None) -> Any:
+        """The hottest loop of the machine code (:mod:`staxlab.measure.inner_loop`): instructions by kind, bytes and
+        elements per iteration, and the bounds of ports, front end and dependences. ``machine`` names a port model.
+
+        Compiles if need be. Raises OptionError for a kernel that is not C++, or that has no loop.
+        """
+        from ..measure.inner_loop import inner_loop
+
+        return inner_loop(self, machine)
+
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
         from ..view import mimebundle
 

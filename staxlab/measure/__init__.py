@@ -12,6 +12,7 @@ module              question
 ``identities``      Which laws of algebra do floating-point numbers keep? (Section 4.2, Table 4.1)
 ``transcendental``  How inaccurate is a formula in place of an operator? (Section 4.4, Table 4.2)
 ``accuracy``        How far are generated functions from exact values, over all exponents? (Section 8.1)
+``inner_loop``      What is the inner loop made of, and what bounds its speed? (Section 8.1)
 ``amortize``        When has compiling paid for itself? (Propositions 13.4, 13.5 and 13.6)
 ==================  ============================================================================================
 

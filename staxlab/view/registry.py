@@ -55,6 +55,7 @@ RENDERERS: dict[str, str] = {
     "Kernel": "kernels",
     "KernelSet": "kernels",
     "Assembly": "assembly",
+    "InnerLoop": "inner_loop",
     "Wrapper": "wrapper",
     "Decision": "decisions",
     "TrafficModel": "traffic",
