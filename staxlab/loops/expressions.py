@@ -267,6 +267,12 @@ class Expr:
             rest = rest - int(c) * Expr.of(symbol)
         return (tuple(coefficients), int(rest)) if rest.is_constant else None
 
+    def split_terms(self, n: int) -> tuple[Expr, Expr]:
+        """``(quotient, rest)`` with ``self == n*quotient + rest``: each term goes one way or the other, whole."""
+        quotient = {monomial: c // n for monomial, c in self.terms if c % n == 0}
+        rest = {monomial: c for monomial, c in self.terms if c % n}
+        return Expr._normal(quotient), Expr._normal(rest)
+
     @cached_property
     def _bounds(self) -> Interval:
         total = Interval(0, 0)

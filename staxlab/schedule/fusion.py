@@ -23,19 +23,13 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Set
 from dataclasses import dataclass, replace
-from functools import lru_cache
 
+from ..loops.body import MemoryAccess
 from ..loops.ir import Layout
 from ..options import Decision
+from .legality import Legality, Space, Way
 from .records import ScheduleNode
-from .rows import LEAST_STEP, RowView, has_rows, row_counts, row_views, span
-
-#: Below so many rows a long reduction is cut into pieces instead (Section 6.5), and shares its kernel with nobody.
-FEWEST_ROWS = 64
-SHORT = 1 << 16
-
-#: What all accesses of a row may touch, in bytes: what a second-level cache holds besides other things.
-ROW_BYTES = 512 << 10
+from .rows import RowView, has_rows, place
 
 #: What private buffers of a kernel may take on a thread's stack, whose size no kernel chooses. Others get memory.
 STACK_BYTES = 128 << 10
@@ -44,9 +38,6 @@ STACK_BYTES = 128 << 10
 #: source of a kernel, in proportion to the program.
 MOST_MEMBERS = 24
 NEAREST = 6
-
-#: Elements of a row that a loop without rows of its own is cut into.
-BLOCK_ELEMENTS = 4096
 
 
 @dataclass(frozen=True)
@@ -59,6 +50,11 @@ class Group:
     @property
     def rows(self) -> int:
         return self.views[0].rows if self.views else 0
+
+    @property
+    def space(self) -> Space:
+        """The extents of its loops over rows."""
+        return self.views[0].extents if self.views else ()
 
     @property
     def names(self) -> frozenset[str]:
@@ -107,7 +103,8 @@ class Fusion:
         self.group_of = {node.name: group for node, group in zip(nodes, self.groups, strict=True)}
         self.pairs: dict[tuple[frozenset[str], frozenset[str]], Pair] = {}
         self.merges: list[Pair] = []
-        self.views: dict[tuple[str, int], list[tuple[RowView, ...]]] = {}
+        self.nodes = {node.name: node for node in nodes}
+        self.rules = Legality(layouts)
         self.readers: dict[str, set[str]] = {}
         for node in nodes:
             for access in node.reads:
@@ -162,7 +159,7 @@ class Fusion:
                 saved += size  # nor the first write it
         distance = self._start(second) - self._start(first)
         pair = Pair(first, second, "vertical" if vertical else "horizontal", saved, distance)
-        if not all(has_rows(node) for node in first.members + second.members):
+        if not all(map(has_rows, first.members + second.members)):
             return replace(pair, rule="space", reason="a call, or a node without rows")
         if len(first.members) + len(second.members) > MOST_MEMBERS:
             return replace(pair, rule="size", reason=f"more than {MOST_MEMBERS} members")
@@ -205,100 +202,70 @@ class Fusion:
 
     def _aligned(self, pair: Pair) -> Pair:
         """The pair merged, in the first way that is legal; or with the rule that the last way broke."""
-        first, second = pair.first, pair.second
-        counts = [group.rows for group in (first, second) if group.rows]
-        wanted = set(counts[:1]) if counts else {n for g in (first, second) for n in self._counts(g.members[0])}
-        if len(set(counts)) > 1:
-            return replace(pair, rule="space", reason=f"{counts[0]} rows and {counts[1]} rows")
+        groups = sorted((pair.first, pair.second), key=lambda group: -len(group.members))
+        spaces = set().union(*({g.space} if g.views else self.rules.spaces(g.members[0]) for g in groups))
         rule, reason = "space", "no loop of one and the same extent"
-        for rows in sorted(wanted, reverse=True):
-            ways = [self._ways(group, rows) for group in (first, second)]
-            for one, other in itertools.product(*ways):
-                views = tuple(sorted(one + other, key=lambda view: self.position[view.name]))
-                found = self._broken_rule(one, other, views)
-                if found is None:
-                    members = tuple(sorted(first.members + second.members, key=lambda node: self.position[node.name]))
-                    return replace(pair, merged=Group(members, views))
-                rule, reason = found
+        for space in self.rules.ranked(spaces, [node for group in groups for node in group.members]):
+            for views in self._ways(groups, space):
+                problem = self.rules.together(views) or self._apart(pair, views)
+                if problem is None:
+                    return replace(pair, merged=Group(tuple(self.nodes[v.name] for v in views), views))
+                rule, reason = problem
+            if (rule, reason) == ("space", "no loop of one and the same extent"):
+                rule, reason = self.rules.problem
         return replace(pair, rule=rule, reason=reason)
 
-    def ways_of(
-        self, nodes: tuple[ScheduleNode, ...], start: tuple[RowView, ...] = ()
-    ) -> Iterator[tuple[RowView, ...]]:
-        """Every way of running nodes in one kernel that no rule forbids, after those of ``start``; in the order of the
-        program. Paths through other nodes are not looked at: whether there are any depends on the other groups.
+    def _ways(self, groups: list[Group], space: Space) -> Iterator[Way]:
+        """The ways of running two groups over these rows; a group that has them keeps the way it has."""
+        one, other = groups
+        kept = [group.views if group.views and group.space == space else None for group in groups]
+        start = kept[0] or ()
+        choices = [[view] for view in kept[1] or ()]
+        for group, views in zip((one, other), kept, strict=True):
+            choices += [self.rules.views(node, space) for node in group.members] if views is None else []
+        for way in self.rules.ways(start, choices):
+            yield self._in_order(way)
 
-        Ways of rows with one element each, which a further node may yet make legal, are among them (:meth:`allows`).
-        """
-        if len(start) + len(nodes) > MOST_MEMBERS or not all(has_rows(node) for node in nodes):
-            return
-        counts = {start[0].rows} if start else set().union(*(self._counts(node) for node in nodes))
-        for rows in sorted(counts, reverse=True):
-            ways = [start]
-            for node in nodes:
-                longer = (way + more for way in ways for more in self._ways(Group((node,)), rows))
-                ways = [way for way in longer if self.allows(way) or _points(way) == 1]
-            yield from ways
+    def _in_order(self, way: Way) -> Way:
+        return tuple(sorted(way, key=lambda view: self.position[view.name]))
 
-    def allows(self, views: tuple[RowView, ...]) -> bool:
-        """Whether nodes may run in one kernel over these rows, as far as it depends on nothing else."""
-        return self._broken_rule(views, (), views) is None
-
-    def _ways(self, group: Group, rows: int) -> list[tuple[RowView, ...]]:
-        """The ways of running a group over so many rows: the one it has, or all there are for a single node."""
-        if group.rows:
-            return [group.views]
-        (node,) = group.members
-        if (node.name, rows) not in self.views:
-            self.views[node.name, rows] = [(view,) for view in row_views(node, rows)]
-        return self.views[node.name, rows]
-
-    def _counts(self, node: ScheduleNode) -> set[int]:
-        counts = row_counts(node)
-        if node.kind == "pointwise" and node.ranges:
-            part = _block(node.ranges[-1])
-            if part:
-                counts.add(node.ranges[-1] // part)
-        return counts
-
-    def _broken_rule(
-        self, one: tuple[RowView, ...], other: tuple[RowView, ...], views: tuple[RowView, ...]
-    ) -> tuple[str, str] | None:
-        rows = views[0].rows
-        points = _points(views)
-        if rows < FEWEST_ROWS and rows * points >= SHORT:
-            return "rows", f"{rows} rows"
-        largest = 0
-        for view in views:
-            for access in view.accesses:
-                layout = self.layouts[access.buffer]
-                found = span(access.index, view.row)
-                if found is None:
-                    return "space", f"{access.buffer} is not read row by row"
-                alone = access.unique_elements <= rows  # a number for each row, or for all
-                if found.step and abs(found.step) < LEAST_STEP and not alone:
-                    return "space", f"neighbouring rows of {access.buffer} share cache lines"
-                whole = min(access.unique_elements, layout.storage_elements) * layout.dtype.itemsize
-                largest = max(largest, whole // rows if found.step else whole)
-        if largest > ROW_BYTES:
-            return "cache", f"a row has {largest} bytes"
-        if points == 1:
-            return "space", "rows of one element"
-        written = {view.node.buffers[0]: view for view in views}
-        for reader in views:
-            for access in reader.node.reads:
-                writer = written.get(access.buffer)
-                if writer is not None and (problem := _distance(writer, reader, access.index)):
-                    return "index", f"{access.buffer}: {problem}"
-        shared = {a.buffer for v in one for a in v.accesses} & {a.buffer for v in other for a in v.accesses}
-        for buffer in shared - written.keys():
-            steps = {span(a.index, v.row).step for v in views for a in v.node.reads if a.buffer == buffer}
-            if len(steps) > 1 and not any(v.node.buffers[0] in shared for v in views):
+    def _apart(self, pair: Pair, views: Way) -> tuple[str, str] | None:
+        """Two groups of which neither reads the other's results, and that read what they share in different rows:
+        nothing is found in the cache then."""
+        if pair.kind == "vertical" or not views[0].extents:
+            return None
+        for buffer in pair.first.read & pair.second.read:
+            found = {place(a.index, view.loops) for view in views for a in view.node.reads if a.buffer == buffer}
+            if len({None if where is None else where.steps for where in found}) > 1:
                 return "index", f"{buffer} is read in different rows"
         return None
 
-    def needs_memory(self, views: tuple[RowView, ...], wanted: Set[str]) -> frozenset[str]:
-        """The buffers of a group that get memory though nobody outside needs them, as all of ``wanted`` are needed."""
+    def ways_of(
+        self, nodes: tuple[ScheduleNode, ...], start: Way = (), spaces: Set[Space] | None = None
+    ) -> Iterator[Way]:
+        """Every way of running nodes in one kernel that no rule forbids, after those of ``start``; in the order of the
+        program. Paths through other nodes are not looked at: whether there are any depends on the other groups.
+
+        ``spaces`` are the rows to try, by default those the nodes offer. Ways of rows with one element each, which a
+        further node may yet make legal, are among them (:meth:`allows`).
+        """
+        if len(start) + len(nodes) > MOST_MEMBERS or not all(map(has_rows, nodes)):
+            return
+        offered = set().union(*map(self.rules.spaces, nodes)) if spaces is None else set(spaces)
+        for space in self.rules.ranked({start[0].extents} if start else offered, nodes):
+            choices = [self.rules.views(node, space) for node in nodes]
+            for way in self.rules.ways(start, choices):
+                if self.allows(way) or _points(way) == 1:
+                    yield way
+
+    def allows(self, views: Way) -> bool:
+        """Whether nodes may run in one kernel over these rows, as far as it depends on nothing else."""
+        pairs = itertools.combinations(views, 2)
+        problems = (*map(self.rules.unfit, views), *(self.rules.conflict(a, b) for a, b in pairs))
+        return not any(problems) and self.rules.together(views) is None
+
+    def needs_memory(self, views: Way, wanted: frozenset[str]) -> frozenset[str]:
+        """The buffers that only members read (all but ``wanted``) and that get memory all the same."""
         return beyond_the_stack(views, wanted, self.layouts)
 
     # -- merging ------------------------------------------------------------------------------------------------------
@@ -338,16 +305,6 @@ class Fusion:
         return list(found.values())
 
 
-@lru_cache(maxsize=1024)
-def _block(extent: int) -> int:
-    """The divisor of an extent that is nearest to a block's elements, within a factor of four; 0 if there is none."""
-    for distance in range(3 * BLOCK_ELEMENTS + 1):
-        for part in (BLOCK_ELEMENTS - distance, BLOCK_ELEMENTS + distance):
-            if part >= BLOCK_ELEMENTS // 4 and extent % part == 0:
-                return part
-    return 0
-
-
 def fuse(
     nodes: list[ScheduleNode],
     layouts: Mapping[str, Layout],
@@ -384,24 +341,31 @@ def _joined(group: Group, nodes: list[ScheduleNode], run: Fusion) -> ScheduleNod
         reads=tuple(dict.fromkeys(a for m in members for a in m.reads if a.buffer not in inside)),
         writes=tuple(a for member in members for a in member.writes if a.buffer in wanted),
         members=members,
-        row=group.views[0].row,
+        row_loops=group.views[0].loops,
     )
 
 
-def beyond_the_stack(views: tuple[RowView, ...], wanted: Set[str], layouts: Mapping[str, Layout]) -> frozenset[str]:
+def beyond_the_stack(views: Way, wanted: Set[str], layouts: Mapping[str, Layout]) -> frozenset[str]:
     """The buffers nobody outside needs (all but ``wanted``) that the stack has no room for: they get memory."""
     left, found = STACK_BYTES, []
     for view in views:
-        (buffer,) = view.node.buffers
-        wrote = span(view.node.writes[0].index, view.row)
-        assert wrote is not None
-        size = (wrote.high - wrote.low + 1) * layouts[buffer].dtype.itemsize
-        if buffer not in wanted:
+        for write in view.node.writes:
+            if write.buffer in wanted:
+                continue
+            wrote = _local_bounds(write, view)
+            reads = [_local_bounds(a, other) for other in views for a in other.node.reads if a.buffer == write.buffer]
+            inside = wrote and all(read and wrote[0] <= read[0] and read[1] <= wrote[1] for read in reads)
+            size = (wrote[1] - wrote[0] + 1) * layouts[write.buffer].dtype.itemsize if wrote and inside else left + 1
             if size > left:
-                found.append(buffer)
+                found.append(write.buffer)
             else:
                 left -= size
     return frozenset(found)
+
+
+def _local_bounds(access: MemoryAccess, view: RowView) -> tuple[int, int] | None:
+    found = place(access.index, view.loops)
+    return None if found is None else found.bounds
 
 
 def _points(views: tuple[RowView, ...]) -> int:
@@ -417,16 +381,3 @@ def _decision(pair: Pair) -> Decision:
     reason = f"over {pair.merged.rows:,} rows" if pair.bytes_saved else "nothing would be saved"
     choice = pair.kind if pair.bytes_saved else None
     return Decision("fuse", subject, choice, reason, ("vertical", "horizontal", None), inputs)
-
-
-def _distance(writer: RowView, reader: RowView, index: object) -> str:
-    """Why an iteration reads what another one writes, or "" if none does: then the distance is zero."""
-    wrote, reads = span(writer.node.writes[0].index, writer.row), span(index, reader.row)
-    assert wrote is not None and reads is not None
-    if wrote.step != reads.step:
-        return f"written {wrote.step} apart and read {reads.step} apart"
-    if wrote.high - wrote.low >= abs(wrote.step):
-        return "its rows overlap in memory"
-    if reads.low < wrote.low or reads.high > wrote.high:
-        return "a row reads beyond what it wrote"
-    return ""

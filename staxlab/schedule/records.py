@@ -31,8 +31,9 @@ class ScheduleNode:
     (or what was merged) is stored into ``buffers[0]``. A scatter finds the contents of ``base`` there, whose memory
     it takes over. For an extern node ``extern`` holds the call and ``buffers`` all its results.
 
-    A node of kind "fused" stands for its ``members``, which run one after the other for every value of ``row``; they
-    are written over one row. Its ``buffers``, reads and writes are those that cross its border.
+    A node of kind "fused" stands for its ``members``, which run one after the other for every value of ``row_loops``
+    (outermost first; without one, once); they are written over one row. Its ``buffers``, reads and writes are those
+    that cross its border.
     """
 
     name: str
@@ -51,12 +52,12 @@ class ScheduleNode:
     predecessors: tuple[str, ...] = ()
     base: str | None = None
     members: tuple[ScheduleNode, ...] = ()
-    row: Symbol | None = None
+    row_loops: tuple[Symbol, ...] = ()
 
     @property
     def rows(self) -> int:
         """How often the members of a fused node run, one after the other."""
-        return 0 if self.row is None else int(self.row.upper) + 1
+        return _product(tuple(int(loop.upper) + 1 for loop in self.row_loops)) if self.members else 0
 
     @property
     def private(self) -> tuple[str, ...]:
@@ -88,7 +89,8 @@ class ScheduleNode:
     def describe(self) -> str:
         """Name, kind and iteration space, in a line."""
         if self.members:
-            return f"{self.name}: fused [{self.rows} rows]"
+            rows = " x ".join(str(int(loop.upper) + 1) for loop in self.row_loops) or "1"
+            return f"{self.name}: fused [{rows} row{'' if self.rows == 1 else 's'}]"
         space = " x ".join(map(str, self.ranges)) or "1"
         if self.kind not in ("pointwise", "scatter", "extern"):
             space += " | " + (" x ".join(map(str, self.reduction_ranges)) or "1")

@@ -1,14 +1,18 @@
-"""Nodes as rows: an iteration space with one loop taken out to the front (Section 7.2, Definition 7.2).
+"""Nodes as rows: an iteration space with some loops taken out to the front (Section 7.2, Definition 7.2).
 
-Nodes that share a kernel share its outermost loop, over *rows*, and run one after the other inside it. For that a
-node's space is written anew as ``(row, rest)``: by taking one of its kept loops to the front, or by cutting a merged
+Nodes that share a kernel share its outermost loops, over *rows*, and run one after the other inside them. For that a
+node's space is written anew as ``(row, rest)``: by taking some of its kept loops to the front, or by cutting a merged
 loop of ``n * r`` iterations into rows of ``r`` (``i = r*row + j``), the way Definition 7.2 has a pointwise node take on
 the space of a reduction. Nothing is computed differently; the iterations of a row come one after the other.
+
+Whether rows may run side by side is a question about memory (Proposition 7.3): does a row read only what the same row
+wrote? :func:`place` answers it by turning a subscript around, into the row as a function of the address.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import itertools
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -21,22 +25,46 @@ ROW = "i_row"  # generated code has other rows, those of tiles
 #: A row that starts within this many elements of the one before shares cache lines with it.
 LEAST_STEP = 16
 
+#: Loops over rows, and ways of choosing them, that are looked at for a node.
+MOST_LOOPS = 3
+MOST_WAYS = 12
+
 
 @dataclass(frozen=True)
 class RowView:
-    """``node`` over ``rows`` rows: its body, ``ranges`` and accesses are those of one row, whose number is ``row``."""
+    """``node`` over rows: its body, ``ranges`` and accesses are those of one row, whose numbers are ``loops``;
+    ``number`` tells apart the ways of taking the same rows."""
 
     node: ScheduleNode
-    rows: int
-    row: Symbol
+    loops: tuple[Symbol, ...]
+    number: int = 0
 
     @property
     def name(self) -> str:
         return self.node.name
 
     @property
+    def key(self) -> tuple[str, tuple[int, ...], int]:
+        return self.name, self.extents, self.number
+
+    @property
+    def extents(self) -> tuple[int, ...]:
+        return tuple(int(loop.upper) + 1 for loop in self.loops)
+
+    @property
+    def rows(self) -> int:
+        count = 1
+        for extent in self.extents:
+            count *= extent
+        return count
+
+    @property
     def accesses(self) -> tuple[MemoryAccess, ...]:
         return self.node.reads + self.node.writes
+
+    def elements(self, access: MemoryAccess) -> int:
+        """How many elements an access touches in one row."""
+        return replace(access, symbols=tuple(s for s in access.symbols if s not in self.loops)).unique_elements
 
 
 def has_rows(node: ScheduleNode) -> bool:
@@ -46,68 +74,119 @@ def has_rows(node: ScheduleNode) -> bool:
     return node.kind == "pointwise" or node.reduction_numel > 0
 
 
-def row_counts(node: ScheduleNode) -> set[int]:
-    """In how many rows a node that has some may be cut: by the extents of its kept loops."""
-    return {n for n in node.ranges if n > 1}
+def row_spaces(node: ScheduleNode) -> set[tuple[int, ...]]:
+    """The extents of the loops over rows that a node offers: some of its kept loops, in their order."""
+    kept = [n for n in node.ranges if n > 1]
+    return {space for count in range(1, MOST_LOOPS + 1) for space in itertools.combinations(kept, count)}
 
 
-def row_views(node: ScheduleNode, rows: int) -> Iterator[RowView]:
-    """Every way of taking ``rows`` rows of a node that has some to the front."""
-    assert node.body is not None
-    row = Symbol(ROW, 0, rows - 1)
-    for position, (symbol, extent) in enumerate(zip(node.body.indices, node.ranges, strict=True)):
-        if extent == rows:
-            yield _view(node, row, position, Expr.of(row), None)
-        elif extent % rows == 0:
-            part = extent // rows
-            inner = Symbol(f"{symbol.name}_part", 0, part - 1)
-            yield _view(node, row, position, Expr.of(row) * part + Expr.of(inner), (inner, part))
-
-
-def _view(node: ScheduleNode, row: Symbol, position: int, value: Expr, rest: tuple[Symbol, int] | None) -> RowView:
+def row_views(node: ScheduleNode, space: Sequence[int]) -> Iterator[RowView]:
+    """The ways of taking loops over rows of these extents to the front of a node that has some, MOST_WAYS at most."""
     body = node.body
     assert body is not None
-    symbol = body.indices[position]
-    indices, ranges = list(body.indices), list(node.ranges)
-    if rest is None:
-        del indices[position], ranges[position]
-    else:
-        indices[position], ranges[position] = rest
-    values = {symbol: value}
-    changed = body.substitute(values, tuple(indices), body.reduction_indices)
+    names = [ROW] if len(space) == 1 else [f"{ROW}{k}" for k in range(len(space))]
+    loops = tuple(Symbol(name, 0, n - 1) for name, n in zip(names, space, strict=True))
+    kept = tuple(zip(body.indices, node.ranges, strict=True))
+    for number, (values, rest) in enumerate(itertools.islice(_taken({}, kept, loops), MOST_WAYS)):
+        yield replace(_view(node, loops, values, rest), number=number)
+
+
+_Loops = tuple[tuple[Symbol, int], ...]
+
+
+def _taken(values: dict[Symbol, Expr], kept: _Loops, loops: tuple[Symbol, ...]) -> Iterator[tuple[dict, _Loops]]:
+    """Loops to take the place of ``kept`` so that ``loops`` are in front, and what the old indices are in terms of
+    the new ones."""
+    if not loops:
+        yield values, kept
+        return
+    first, rows = loops[0], int(loops[0].upper) + 1
+    for position, (symbol, extent) in enumerate(kept):
+        before, after = kept[:position], kept[position + 1 :]
+        if extent == rows:
+            inner: _Loops = ()
+            value = Expr.of(first)
+        elif extent % rows == 0:
+            part = Symbol(f"{symbol.name}_part", 0, extent // rows - 1)
+            inner = ((part, extent // rows),)
+            value = Expr.of(first) * (extent // rows) + Expr.of(part)
+        else:
+            continue
+        changed = {old: expression.substitute({symbol: value}) for old, expression in values.items()}
+        changed.setdefault(symbol, value)
+        yield from _taken(changed, (*before, *inner, *after), loops[1:])
+
+
+def _view(node: ScheduleNode, loops: tuple[Symbol, ...], values: dict[Symbol, Expr], rest: _Loops) -> RowView:
+    body = node.body
+    assert body is not None
+    taken = {symbol: value for symbol, value in values.items() if symbol in body.indices}
+    changed = body.substitute(taken, tuple(symbol for symbol, _ in rest), body.reduction_indices)
 
     def access(old: MemoryAccess) -> MemoryAccess:
-        kept = tuple(s for s in old.symbols if s != symbol)
-        more = (row,) if rest is None else (row, rest[0])
-        return replace(old, index=old.index.substitute(values), symbols=more + kept)
+        new = dict.fromkeys((*loops, *(s for s, _ in rest), *(s for s in old.symbols if s not in body.indices)))
+        return replace(old, index=old.index.substitute(taken), symbols=tuple(new))
 
     twin = replace(
-        node, body=changed, ranges=tuple(ranges), reads=tuple(map(access, node.reads)),
+        node, body=changed, ranges=tuple(extent for _, extent in rest), reads=tuple(map(access, node.reads)),
         writes=tuple(map(access, node.writes)),
     )  # fmt: skip
-    return RowView(twin, row.upper + 1, row)
+    return RowView(twin, loops)
 
 
 @dataclass(frozen=True)
-class Span:
-    """Where the accesses of one row lie: ``step`` from one row to the next, within ``low`` to ``high`` of its start."""
+class Place:
+    """Where the accesses of a row lie.
 
-    step: int
-    low: int
-    high: int
+    ``steps`` is what one more in each loop over rows adds to the address. Where ``is_apart``, the row is a function of
+    the address: in the order of their steps, each loop's number is ``(address - low) // step % extent`` for any ``low``
+    at which ``window`` fits in ``[low, low + step)``; taking that digit out of the address leaves the one the next loop
+    is found from. ``local`` is what is left in the end, the address within the row.
+    """
+
+    steps: tuple[int, ...]
+    windows: tuple[tuple[int, int, int], ...]
+    local: Expr
+    is_apart: bool
+
+    @property
+    def bounds(self) -> tuple[int, int] | None:
+        """The least and the greatest address within the row, where they are known."""
+        bounds = self.local.bounds()
+        if not isinstance(bounds.lower, int) or not isinstance(bounds.upper, int):
+            return None
+        return bounds.lower, bounds.upper
+
+    def agrees(self, other: Place) -> bool:
+        """Whether an address that both reach is in the same row for both: the distance between them is zero."""
+        if self.steps != other.steps or not (self.is_apart and other.is_apart):
+            return False
+        pairs = zip(self.windows, other.windows, strict=True)
+        return all(max(one[1], two[1]) - min(one[0], two[0]) < one[2] for one, two in pairs)
 
 
-@lru_cache(maxsize=4096)
-def span(index: Expr, row: Symbol) -> Span | None:
-    """The span of a subscript over a row; None if it is not affine in the row's number or has no known bounds."""
-    coefficient = index.coefficient(row)
-    if coefficient is None or not coefficient.is_constant:
-        return None
-    step = int(coefficient)
-    rest = index - Expr.of(row) * step
-    if row in rest.symbols:
-        return None
-    bounds = rest.bounds()
-    if not isinstance(bounds.lower, int) or not isinstance(bounds.upper, int):
-        return None
-    return Span(step, bounds.lower, bounds.upper)
+@lru_cache(maxsize=8192)
+def place(index: Expr, loops: tuple[Symbol, ...]) -> Place | None:
+    """Where a subscript goes in every row; None if it is not affine in the rows' numbers."""
+    steps: list[int] = []
+    for loop in loops:
+        coefficient = index.coefficient(loop)
+        if coefficient is None or not coefficient.is_constant:
+            return None
+        steps.append(int(coefficient))
+    windows: list[tuple[int, int, int]] = []
+    apart = all(step >= 0 for step in steps)
+    for step, loop in sorted(zip(steps, loops, strict=True), key=lambda pair: pair[0]):
+        now = int(index.coefficient(loop) or 0)
+        index = index - Expr.of(loop) * now
+        if not step or not apart:
+            continue
+        rows = int(loop.upper) + 1
+        beyond, within = index.split_terms(now * rows)
+        bounds = within.bounds()
+        if not isinstance(bounds.lower, int) or not isinstance(bounds.upper, int) or bounds.upper - bounds.lower >= now:
+            apart = False
+            continue
+        windows.append((bounds.lower, bounds.upper, now))
+        index = beyond * now + within
+    return Place(tuple(steps), tuple(windows), index, apart)

@@ -51,7 +51,7 @@ def test_a_chain_of_kernels_frees_what_is_no_longer_read():
         (scaled("a", "x", (8,), 2.0), scaled("b", "a", (8,), 3.0), scaled("c", "b", (8,), 5.0)),
         (OutputReference("c", layout, origins=ORIGINS), OutputReference("x", layout, origins=ORIGINS)),
     )
-    artifact, _, _ = compile_program(program)
+    artifact, _, _ = compile_program(program, options=Options(fuse=False))
     lines = [line.text.strip() for line in artifact.wrapper.lines]
     assert lines.index("del a") > next(n for n, t in enumerate(lines) if t.startswith("b = empty"))
     assert "del b" in lines and "del c" not in lines

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 
 import staxlab
 from staxlab.schedule.fusion import Fusion
-from staxlab.schedule.rows import row_views, span
+from staxlab.schedule.rows import place, row_views
 
 
 def explained(function, *inputs, **options):
@@ -176,9 +176,12 @@ def test_rows_of_a_merged_loop():
     compilation = explained(lambda x: x * 2, X, fuse=False)
     (node,) = compilation.schedule.nodes
     assert node.ranges == (X.numel(),)
-    (view,) = row_views(node, 256)
-    assert view.node.ranges == (384,) and span(view.node.writes[0].index, view.row).step == 384
-    assert not list(row_views(node, 255))
+    (view,) = row_views(node, (256,))
+    assert view.node.ranges == (384,) and place(view.node.writes[0].index, view.loops).steps == (384,)
+    assert not list(row_views(node, (255,)))
+    (view,) = row_views(node, (16, 16))
+    found = place(view.node.writes[0].index, view.loops)
+    assert found.steps == (6144, 384) and found.is_apart and found.bounds == (0, 383)
 
 
 def test_groups_run_after_what_they_need():

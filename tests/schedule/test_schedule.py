@@ -23,7 +23,7 @@ from tests.loops.programs import FLOAT, contiguous, example_1_1
 
 
 def plan(program):
-    return schedule(program, host_device_spec("scalar"), Options())
+    return schedule(program, host_device_spec("scalar"), Options(fuse=False))
 
 
 def copy_of(name: str, source: str, extent: int) -> ComputedBuffer:

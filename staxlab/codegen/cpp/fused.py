@@ -15,9 +15,9 @@ from ...loops.expressions import Expr, Symbol
 from ...options import Decision, DeviceSpec, Options
 from ...provenance import CodeWriter
 from ...schedule.records import Schedule, ScheduleNode
-from ...schedule.rows import span
+from ...schedule.rows import place
 from ..kernel import Kernel, KernelArgument
-from .loops import Emission
+from .loops import Emission, for_loop
 from .nests import plan_loops, prepare, write_loops
 from .plan import GRAIN, LoopPlan
 from .reductions import accumulation
@@ -28,11 +28,9 @@ from .values import Scope
 
 @dataclass(frozen=True)
 class RowBuffer:
-    """A private buffer: ``elements`` on the stack, the first of which is ``low`` behind the row's start (``step`` apart
-    from the next row's)."""
+    """A private buffer: ``elements`` on the stack, the first of which is at address ``low`` within the row."""
 
     name: str
-    step: int
     low: int
     elements: int
 
@@ -41,11 +39,9 @@ def generate_fused(
     schedule: Schedule, node: ScheduleNode, position: int, options: Options, device: DeviceSpec
 ) -> Kernel:
     """The kernel of a fused node."""
-    row = node.row
-    assert row is not None
     name = kernel_name(node, position)
     arguments = _arguments(schedule, node)
-    local = {buffer: _row_buffer(node, buffer, row) for buffer in node.private}
+    local = {buffer: _row_buffer(node, buffer) for buffer in node.private}
     shared = kernel_scope(schedule, arguments, device)
     shared.arguments |= {buffer: (place.name, schedule.layouts[buffer].dtype) for buffer, place in local.items()}
     body = CodeWriter()
@@ -58,18 +54,18 @@ def generate_fused(
         fresh = {a.buffer for a in member.reads} - seen - set(node.private)
         streamed = sum(schedule.bytes_of(a) for a in member.reads if a.buffer in fresh)
         seen |= {a.buffer for a in member.reads} | set(member.buffers)
-        placed = _placed(member, local, row)
+        placed = _placed(member, local, node.row_loops)
         loop_plan = _one_thread(plan_loops(placed, alone, options, streamed))
         work += loop_plan.work * node.rows
         plans.append(loop_plan)
         scope = replace(shared, preloaded={}, origins=member.origins)  # preamble and checks are those of the kernel
         prepare(scope, loop_plan)
-        scope.level[row] = 0
+        scope.level |= dict.fromkeys(node.row_loops, 0)
         writer = CodeWriter()
         with writer.indent(), writer.indent():
             write_loops(Emission(placed, loop_plan, scope, writer))
         writers.append(_block(member, loop_plan, scope, writer))
-    parallel = work >= 2 * GRAIN
+    parallel = work >= 2 * GRAIN and node.rows > 1
     _rows(node, schedule, local, writers, body, shared, parallel)
     lines = translation_unit(name, node, arguments, shared, body, None)
     launch: dict[str, Any] = {
@@ -104,19 +100,23 @@ def _arguments(schedule: Schedule, node: ScheduleNode) -> tuple[KernelArgument, 
     return pointer_arguments(schedule, [*((b, "input") for b in read), *((b, "output") for b in node.buffers)])
 
 
-def _row_buffer(node: ScheduleNode, buffer: str, row: Symbol) -> RowBuffer:
+def _row_buffer(node: ScheduleNode, buffer: str) -> RowBuffer:
     writer = next(member for member in node.members if buffer in member.buffers)
-    found = span(writer.writes[0].index, row)
-    assert found is not None
-    return RowBuffer(f"row_{identifier(buffer)}", found.step, found.low, found.high - found.low + 1)
+    found = place(writer.writes[0].index, node.row_loops)
+    assert found is not None and found.bounds is not None
+    low, high = found.bounds
+    return RowBuffer(f"row_{identifier(buffer)}", low, high - low + 1)
 
 
-def _placed(member: ScheduleNode, local: dict[str, RowBuffer], row: Symbol) -> ScheduleNode:
+def _placed(member: ScheduleNode, local: dict[str, RowBuffer], loops: tuple[Symbol, ...]) -> ScheduleNode:
     """The member with its private buffers addressed from the start of the row."""
 
     def moved(buffer: str, index: Expr) -> Expr:
-        place = local.get(buffer)
-        return index if place is None else index - Expr.of(row) * place.step - place.low
+        if buffer not in local:
+            return index
+        found = place(index, loops)
+        assert found is not None
+        return found.local - local[buffer].low
 
     def change(statements: tuple[Statement, ...]) -> tuple[Statement, ...]:
         changed = []
@@ -170,12 +170,15 @@ def _rows(
     shared: Scope,
     parallel: bool,
 ) -> None:
-    row = node.row
     with body.indent():
         if parallel:
-            clause = " reduction(max : failure)" if shared.checks else ""
+            clause = f" collapse({len(node.row_loops)})" if len(node.row_loops) > 1 else ""
+            clause += " reduction(max : failure)" if shared.checks else ""
             body.emit(f"#pragma omp parallel for{clause} schedule(static)", node.origins)
-        body.emit(f"for (i64 {row} = 0; {row} < {node.rows}; ++{row}) {{", node.origins)
+        heads = [for_loop(loop).removesuffix(" {") for loop in node.row_loops]
+        for head in heads[:-1]:
+            body.emit(head, node.origins)
+        body.emit(f"{heads[-1]} {{" if heads else "{", node.origins)
         for buffer, place in local.items():
             kind = stored_name(schedule.layouts[buffer].dtype, buffer)
             origins = next(m.origins for m in node.members if buffer in m.buffers)

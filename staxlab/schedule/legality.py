@@ -1,0 +1,188 @@
+"""Which nodes may share a loop over rows, and the rule that forbids it (Section 7.2; Propositions 7.2 and 7.3).
+
+A *way* of running nodes in one kernel gives each of them a :class:`~.rows.RowView` over the same rows. Rows run side
+by side, and inside a row one node after the other: so a way is legal if every row reads, of what the nodes write, only
+what the same row wrote. That is Proposition 7.3 with rows for iterations, a distance of zero; within the row any distance
+will do, since a node has ended before the next begins, which is more than Proposition 7.2 asks. The remaining rules
+are matters of cost. All of them look at shapes alone, never at the number of threads.
+
+Rows without a loop are one row. Nodes with so little to do that no threads are started for them may share it whatever
+they read of each other.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
+
+from ..loops.ir import Layout
+from .records import ScheduleNode
+from .rows import LEAST_STEP, RowView, has_rows, place, row_spaces, row_views
+
+Problem = tuple[str, str]  # a rule, and what breaks it
+Way = tuple[RowView, ...]
+Space = tuple[int, ...]
+
+#: Below so many rows a long reduction is cut into pieces instead (Section 6.5), and shares its kernel with nobody.
+#: Of elementwise nodes fewer rows will do: that many threads find work.
+FEWEST_ROWS = 64
+FEWEST_ELEMENTWISE = 16
+SHORT = 1 << 16
+
+#: What all accesses of a row may touch, in bytes: what a second-level cache holds besides other things.
+ROW_BYTES = 512 << 10
+
+#: Elements of a row that a loop without rows of its own is cut into.
+BLOCK_ELEMENTS = 4096
+
+#: Operations of nodes that share one row. Half of it is less than starting a thread is worth.
+ONE_ROW: Space = ()
+LITTLE_WORK = 1 << 16
+
+#: Steps of a search for a way before it is given up.
+MOST_STEPS = 400
+
+
+def work(node: ScheduleNode) -> int:
+    """Operations and accesses of a whole node."""
+    points = node.numel * max(node.reduction_numel, 1)
+    return node.operations + points * (len(node.reads) + 1)
+
+
+class Legality:
+    """The rules over one program's buffers. Answers are kept."""
+
+    def __init__(self, layouts: Mapping[str, Layout]):
+        self.layouts = layouts
+        self._views: dict[tuple[str, Space], list[RowView]] = {}
+        self._spaces: dict[str, set[Space]] = {}
+        self._unfit: dict[tuple, Problem | None] = {}
+        self._conflicts: dict[tuple, Problem | None] = {}
+        self.problem: Problem = ("space", "no loop of one and the same extent")
+
+    # -- rows of one node ---------------------------------------------------------------------------------------------
+
+    def spaces(self, node: ScheduleNode) -> set[Space]:
+        """The extents of the loops over rows that a node may have."""
+        if node.name not in self._spaces:
+            found = row_spaces(node) if has_rows(node) else set()
+            if node.kind == "pointwise" and node.ranges and (part := _block(node.ranges[-1])):
+                found.add((node.ranges[-1] // part,))
+            if work(node) <= LITTLE_WORK:
+                found.add(ONE_ROW)
+            self._spaces[node.name] = found
+        return self._spaces[node.name]
+
+    def views(self, node: ScheduleNode, space: Space) -> list[RowView]:
+        """The ways of taking such rows of a node to the front."""
+        if (node.name, space) not in self._views:
+            self._views[node.name, space] = list(row_views(node, space))
+        return self._views[node.name, space]
+
+    def unfit(self, view: RowView) -> Problem | None:
+        """The rule that one node alone breaks over these rows."""
+        if view.key not in self._unfit:
+            self._unfit[view.key] = self._broken_alone(view) if view.extents else None
+        return self._unfit[view.key]
+
+    def _broken_alone(self, view: RowView) -> Problem | None:
+        for access in view.accesses:
+            layout, elements = self.layouts[access.buffer], view.elements(access)
+            found = place(access.index, view.loops)
+            if found is not None and elements > 1 and any(0 < abs(step) < LEAST_STEP for step in found.steps):
+                return "space", f"neighbouring rows of {access.buffer} share cache lines"
+            size = min(elements, layout.storage_elements) * layout.dtype.itemsize
+            if size > ROW_BYTES:
+                return "cache", f"a row has {size} bytes"
+        return None
+
+    # -- nodes together -----------------------------------------------------------------------------------------------
+
+    def conflict(self, one: RowView, other: RowView) -> Problem | None:
+        """The rule two nodes break together: what one writes, the other must read in the same row."""
+        key = (one.key, other.key)
+        if key not in self._conflicts:
+            self._conflicts[key] = self._distance(one, other) or self._distance(other, one)
+        return self._conflicts[key]
+
+    def _distance(self, writer: RowView, reader: RowView) -> Problem | None:
+        """Proposition 7.3: why a row reads what another one writes, or None if none does."""
+        if not writer.extents:
+            return None
+        for write in writer.node.writes:
+            wrote = place(write.index, writer.loops)
+            for access in reader.node.reads:
+                if access.buffer != write.buffer:
+                    continue
+                reads = place(access.index, reader.loops)
+                if wrote is None or reads is None:
+                    return "index", f"{write.buffer}: it is not written and read row by row"
+                if wrote.agrees(reads):
+                    continue
+                if wrote.steps != reads.steps:
+                    apart = [" x ".join(map(str, found.steps)) for found in (wrote, reads)]
+                    return "index", f"{write.buffer}: written {apart[0]} apart and read {apart[1]} apart"
+                why = "a row reads beyond what it wrote" if wrote.is_apart else "its rows overlap in memory"
+                return "index", f"{write.buffer}: {why}"
+        return None
+
+    def together(self, views: Way) -> Problem | None:
+        """The rule that nodes break as a whole, each pair of them being legal."""
+        space, members = views[0].extents, [view.node for view in views]
+        points = max(node.numel * max(node.reduction_numel, 1) for node in members)
+        rows = views[0].rows
+        if not space:
+            total = sum(map(work, members))
+            return None if total <= LITTLE_WORK else ("size", f"{total} operations, too many for a single row")
+        fewest = FEWEST_ELEMENTWISE if all(node.kind == "pointwise" for node in members) else FEWEST_ROWS
+        if rows < fewest and rows * points >= SHORT:
+            return "rows", f"{rows} rows"
+        if points == 1:
+            return "space", "rows of one element"
+        return None
+
+    def ways(self, start: Way, choices: Sequence[Sequence[RowView]]) -> Iterator[Way]:
+        """Ways that begin with ``start`` (a legal one) and go on with one of each of the choices, as far as pairs
+        decide. Where there is none, ``problem`` is the last that was met. MOST_STEPS at most are tried."""
+        left = [MOST_STEPS]
+
+        def longer(way: Way, number: int) -> Iterator[Way]:
+            if number == len(choices):
+                yield way
+                return
+            for view in choices[number]:
+                if left[0] == 0:
+                    return
+                left[0] -= 1
+                problem = self.unfit(view)
+                problem = problem or next((p for other in way if (p := self.conflict(other, view))), None)
+                if problem is None:
+                    yield from longer((*way, view), number + 1)
+                else:
+                    self.problem = problem
+
+        self.problem = ("space", "no loop of one and the same extent")
+        yield from longer(start, 0)
+
+    def ranked(self, spaces: set[Space], nodes: Sequence[ScheduleNode]) -> list[Space]:
+        """Spaces, the best first: with a reduction the most rows, so that each is its own; else rows of a block."""
+        points = max(node.numel * max(node.reduction_numel, 1) for node in nodes)
+        reduces = any(node.kind != "pointwise" for node in nodes)
+
+        def rank(space: Space) -> tuple:
+            rows = math.prod(space)
+            size = rows if reduces else -abs(math.log2(max(points / rows, 1) / BLOCK_ELEMENTS))
+            return (not space, -size, len(space), space)
+
+        return sorted(spaces, key=rank)
+
+
+@lru_cache(maxsize=1024)
+def _block(extent: int) -> int:
+    """The divisor of an extent that is nearest to a block's elements, within a factor of four; 0 if there is none."""
+    for distance in range(3 * BLOCK_ELEMENTS + 1):
+        for part in (BLOCK_ELEMENTS - distance, BLOCK_ELEMENTS + distance):
+            if part >= BLOCK_ELEMENTS // 4 and extent % part == 0:
+                return part
+    return 0
