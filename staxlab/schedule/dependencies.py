@@ -65,12 +65,12 @@ def schedule(program: LoopProgram, device: DeviceSpec, options: Options) -> Sche
     kept = _needed(nodes, program)
     decisions: tuple[Decision, ...] = ()
     if options.fuse and not device.is_gpu:
-        kept, decisions = fuse(kept, layouts, _escaping(kept, program))
+        kept, decisions = fuse(kept, layouts, escaping(kept, program))
     memory = plan_memory(kept, program, device, layouts)
     return Schedule(tuple(kept), program, device, layouts, _last_readers(kept, program), decisions, memory)
 
 
-def _escaping(nodes: list[ScheduleNode], program: LoopProgram) -> frozenset[str]:
+def escaping(nodes: list[ScheduleNode], program: LoopProgram) -> frozenset[str]:
     """The buffers that need memory of their own whoever reads them: inputs, results, what PyTorch's operators take."""
     outputs = {output.name for output in program.outputs if output.name is not None}
     taken = {name for node in nodes if node.extern is not None for name in buffers_read(node)}

@@ -35,7 +35,8 @@ class Buffer:
     """Memory of ``nbytes`` bytes that the node ``writer`` writes (None: an input) and ``readers`` read, as positions.
 
     One that ``escapes`` has to be in memory whoever reads it. ``parts`` are what a reader touches, as (name, bytes),
-    where that is not all: what two nodes of a class both touch is read once.
+    where that is not all: what two nodes of a class both touch is read once. ``written`` is what the writer touches,
+    where that is not all.
     """
 
     name: str
@@ -44,6 +45,11 @@ class Buffer:
     readers: tuple[int, ...]
     escapes: bool = False
     parts: Mapping[int, tuple[tuple[Hashable, int], ...]] = field(default_factory=dict)
+    written: int | None = None
+
+    @property
+    def bytes_written(self) -> int:
+        return self.nbytes if self.written is None else self.written
 
     @property
     def touching(self) -> tuple[int, ...]:
@@ -243,7 +249,7 @@ class FusionProblem:
         home = 0 if buffer.writer is None else 1 << buffer.writer
         read = sum(buffer.bytes_read(mask) for mask in masks if not mask & home)
         away = any(not mask & home and mask >> reader & 1 for mask in masks for reader in buffer.readers)
-        return read + (buffer.nbytes if home and (away or buffer.escapes) else 0)
+        return read + (buffer.bytes_written if home and (away or buffer.escapes) else 0)
 
     def violation(self, partition: Partition) -> str | None:
         """Why a partition is not legal; None if it is. ScheduleError if it is no partition."""

@@ -104,7 +104,7 @@ class _Program:
             self.rows.append(({r: 1.0, **{self.z(t, reader): 1.0 for t in touched}}, 1.0))
             touched.append(reader)
         if buffer.writer is not None:
-            s = self._new(buffer.nbytes)
+            s = self._new(buffer.bytes_written)
             if buffer.escapes:
                 self.lower[s] = 1.0
             for reader in buffer.readers:
@@ -127,7 +127,7 @@ class _Program:
                 remedy="pip install 'staxlab[grading]'",
             ) from error
         n = self.problem.size
-        unit = max(math.gcd(*(buffer.nbytes for buffer in self.problem.buffers), 0), 1)
+        unit = max(math.gcd(*(int(value) for value in self.price.values())), 1)
         price, lower, upper = (numpy.zeros(self.count), numpy.zeros(self.count), numpy.ones(self.count))
         upper[self.order] = max(n - 1, 0)
         for variable, value in self.price.items():

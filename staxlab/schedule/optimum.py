@@ -262,8 +262,8 @@ class _Search:
             if writer is not None and not buffer.escapes:
                 sooner = self.readers[number] & ((1 << node) - 1)
                 if not sooner & ~masks[home[self.place[writer]]]:
-                    total += buffer.nbytes  # the first to read it from outside: it has to be written
-        return total + sum(self.buffers[n].nbytes for n in self.writes[node] if self.buffers[n].escapes)
+                    total += buffer.bytes_written  # the first to read it from outside: it has to be written
+        return total + sum(self.buffers[n].bytes_written for n in self.writes[node] if self.buffers[n].escapes)
 
     def _read(self, number: int, mask: int) -> int:
         key = number, mask & self.readers[number]
@@ -294,7 +294,7 @@ class _Search:
         if buffer.writer is None:
             return self._again(number, list(buffer.readers))
         away = [reader for reader in buffer.readers if self.problem.apart[buffer.writer] >> reader & 1]
-        return self._again(number, away) + (buffer.nbytes if away or buffer.escapes else 0)
+        return self._again(number, away) + (buffer.bytes_written if away or buffer.escapes else 0)
 
     def _again(self, number: int, readers: list[int]) -> int:
         """What readers that find a buffer nowhere cost: a set of them that are pairwise apart, found greedily."""
@@ -334,7 +334,7 @@ class _Search:
                     unwritten = place
             lost = [reader for reader in coming if not allowed[reader] & holding]
             if lost:
-                total += self._again(number, lost) + (buffer.nbytes if unwritten >= 0 else 0)
+                total += self._again(number, lost) + (buffer.bytes_written if unwritten >= 0 else 0)
             else:
                 chances.append((number, holding, unwritten, coming))
         return total + self._conflicts(allowed, chances)
@@ -377,7 +377,7 @@ class _Search:
                 for number, holding, unwritten in own:
                     if place < 0 or not holding >> place & 1:
                         price += self.alone[number][reader]
-                        price += self.buffers[number].nbytes if unwritten >= 0 else 0
+                        price += self.buffers[number].bytes_written if unwritten >= 0 else 0
                 prices.append(price)
             total += min(prices)
         return total
