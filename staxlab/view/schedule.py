@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from .decisions import decisions_table
+from .dependences import dependence_diagram, schedule_edges
 from .document import Pane
 from .listing import linked_span
 from .markup import Html, element, join, table
@@ -102,6 +103,8 @@ def panes(record: Any) -> list[Pane]:
             "p", "Bars: plain = bytes read, hatched = bytes written; the longest is the largest node.", class_="sx-note"
         ),
     ]
+    drawn = dependence_diagram(*schedule_edges(record), "Dependence graph")
+    parts.append(element("details", element("summary", "dependence graph, with kernels"), drawn, class_="sx-more"))
     if record.decisions:
         parts.append(decisions_table(record.decisions, "How nodes were formed and ordered"))
     total = sum(read + written for read, written in totals)

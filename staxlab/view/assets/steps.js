@@ -34,7 +34,7 @@
         element.classList.toggle("sx-lit", listed(element, "lit", step));
       }
       for (const element of figure.querySelectorAll("[data-shown]")) {
-        element.style.visibility = listed(element, "shown", step) ? "" : "hidden";
+        element.style.visibility = listed(element, "shown", step) ? "visible" : "hidden";
       }
       for (const element of figure.querySelectorAll("[data-texts]")) {
         const texts = Object.entries(JSON.parse(element.dataset.texts));
