@@ -31,6 +31,7 @@ ORDER: tuple[tuple[str, ...], ...] = (
     ("staxlab.autodiff",),
     ("staxlab.loops",),
     ("staxlab.schedule",),
+    ("staxlab.polyhedral",),
     ("staxlab.codegen",),
     ("staxlab.runtime",),
     ("staxlab.measure",),
