@@ -17,12 +17,14 @@ from ..provenance import NO_ORIGINS, Line, Origins, source_of
 
 @dataclass(frozen=True)
 class KernelArgument:
-    """A pointer argument: ``name`` in the source, the ``buffer`` it points to, a ``role`` (input, output, inout)."""
+    """A pointer argument: ``name`` in the source, the ``buffer`` it points to, a ``role`` (input, output, inout).
+    ``shared``: another argument may point to the same memory, which the kernel overwrites in place."""
 
     name: str
     buffer: str
     role: str
     dtype: torch.dtype
+    shared: bool = False
 
 
 @dataclass(frozen=True)

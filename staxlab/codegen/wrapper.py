@@ -1,8 +1,10 @@
 """The wrapper: a Python module that allocates, calls the kernels and hands out the results (Section 8.5).
 
 One region becomes one function ``call(inputs)``. Everything that can be decided beforehand is a constant in its text:
-sizes, strides, which buffer is free after which kernel, which outputs are views. What remains per call is one line per
-allocation and one per kernel, and each line knows which of the user's operations it serves.
+sizes, strides, whose memory a buffer stands in (the :class:`~staxlab.schedule.memory_plan.MemoryPlan`), which outputs
+are views. What remains per call is one line per allocation and one per kernel, and each line knows which of the user's
+operations it serves. Intermediates that share the arena are addresses in it, counted from its start; where PyTorch's
+operators take one, it becomes a tensor over the arena.
 
 C++ kernels take data pointers, Triton kernels take tensors; otherwise both are called alike. ``check(inputs)`` states
 what ``call`` relies on, for whoever calls it without guards.
@@ -21,6 +23,8 @@ from ..errors import CodegenError
 from ..loops.ir import BufferArgument, Layout, OutputReference
 from ..options import Options
 from ..provenance import NO_ORIGINS, CodeWriter, Origins
+from ..schedule.memory_plan import Placement
+from ..schedule.placement import plan_memory
 from ..schedule.records import Schedule, ScheduleNode
 from .cpp.types import identifier
 from .kernel import Kernel, KernelSet, Wrapper
@@ -41,6 +45,9 @@ class _WrapperWriter:
 
     def __init__(self, schedule: Schedule, kernels: KernelSet):
         self.schedule = schedule
+        self.memory = schedule.memory or plan_memory(
+            schedule.nodes, schedule.program, schedule.device, schedule.layouts
+        )
         self.kernels = kernels
         self.writer = CodeWriter()
         self.globals: dict[str, Any] = {}
@@ -143,40 +150,67 @@ class _WrapperWriter:
     # -- nodes -------------------------------------------------------------------------------------------------------
 
     def node(self, position: int, node: ScheduleNode, kernel: Kernel) -> None:
-        if node.extern is not None:
+        memory = self.memory
+        if memory.arena_span is not None and memory.arena_span[0] == position:
+            self.writer.emit(f"arena = {self.memory_of_bytes(memory.arena_bytes)}", node.origins)
+            self.writer.emit("arena_at = arena.data_ptr()", node.origins)
+        for root in memory.allocate[position]:
+            self.allocate(root, node.origins)
+        if node.name in memory.written_back:
+            self.written_back(node)
+        elif node.extern is not None:
             self.extern(node)
-        else:
-            for buffer in node.buffers:
-                if node.base is not None:  # it takes over the memory of what it adds to
-                    self.writer.emit(f"{self.name(buffer)} = {self.name(node.base)}", node.origins)
-                else:
-                    self.allocate(buffer, node.origins)
-            if not node.is_empty and not kernel.launch.get("skip"):
-                self.launch(node, kernel)
-        dead = sorted(b for b, last in self.schedule.last_reader.items() if last == position and b not in self.inputs)
+        elif not node.is_empty and not kernel.launch.get("skip"):
+            self.launch(node, kernel)
+        dead = sorted(self.name(root) for root in memory.release[position])
+        if memory.arena_span is not None and memory.arena_span[1] == position:
+            dead.append("arena")
         if dead:
-            self.writer.emit(f"del {', '.join(self.name(b) for b in dead)}", node.origins)
+            self.writer.emit(f"del {', '.join(dead)}", node.origins)
+
+    def memory_of_bytes(self, count: int) -> str:
+        """``count`` bytes, as a tensor of bytes."""
+        return self.empty_on_cpu((count,), (1,), torch.uint8, count)
+
+    def empty_on_cpu(self, shape: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype, size: int) -> str:
+        name, function = ("pooled", native.empty) if size >= native.POOLED_FROM else ("empty", _empty_cpu())
+        self.globals.setdefault(name, function)
+        return f"{name}({self.literal(shape)}, {self.literal(stride)}, {self.dtype(dtype)})"
 
     def allocate(self, buffer: str, origins: Origins) -> None:
         layout = self.schedule.layouts[buffer]
-        shape, stride, dtype = self.literal(layout.shape), self.literal(layout.stride), self.dtype(layout.dtype)
         if torch.device(layout.device).type == "cpu":
-            if layout.storage_elements * layout.dtype.itemsize >= native.POOLED_FROM:
-                self.globals.setdefault("pooled", native.empty)
-                text = f"pooled({shape}, {stride}, {dtype})"
-            else:
-                self.globals.setdefault("empty", _empty_cpu())
-                text = f"empty({shape}, {stride}, {dtype})"
+            size = layout.storage_elements * layout.dtype.itemsize
+            text = self.empty_on_cpu(layout.shape, layout.stride, layout.dtype, size)
         else:
             self.globals.setdefault("empty_strided", torch.empty_strided)
+            shape, stride, dtype = self.literal(layout.shape), self.literal(layout.stride), self.dtype(layout.dtype)
             device = self.object("device", torch.device(layout.device))
             text = f"empty_strided({shape}, {stride}, dtype={dtype}, device={device})"
         self.writer.emit(f"{self.name(buffer)} = {text}", origins)
 
+    def in_arena(self, buffer: str) -> Placement | None:
+        """Where in the arena a buffer stands, None if elsewhere."""
+        root = self.memory.placements.get(self.memory.root(buffer))
+        return root if root is not None and root.kind == "arena" else None
+
     def launch(self, node: ScheduleNode, kernel: Kernel) -> None:
         suffix = ".data_ptr()" if kernel.language == "cpp" else ""
-        arguments = ", ".join(self.name(argument.buffer) + suffix for argument in kernel.arguments)
+
+        def memory(buffer: str) -> str:
+            place = self.in_arena(buffer)
+            if place is None:
+                return self.name(self.memory.root(buffer)) + suffix
+            return f"arena_at + {place.offset}" if place.offset else "arena_at"
+
+        arguments = ", ".join(memory(argument.buffer) for argument in kernel.arguments)
         self.writer.emit(f"{kernel.name}({arguments})", node.origins)
+
+    def written_back(self, node: ScheduleNode) -> None:
+        """What would be copied into an input stands there: all that is left of the copy is to count it."""
+        self.globals.setdefault("written", written)
+        target = self.name(self.memory.root(node.extern.args[1].name))
+        self.writer.emit(f"{self.name(node.buffers[0])} = written({target})", node.origins)
 
     def extern(self, node: ScheduleNode) -> None:
         call = node.extern
@@ -219,17 +253,24 @@ class _WrapperWriter:
     def view(self, buffer: str, layout: Layout, fresh: bool = False) -> str:
         """A tensor over a buffer's storage: the buffer itself, or a strided view of it. A ``fresh`` one is a view in
         any case: who changes the shape of ``x[:]`` in place must not find ``x`` changed."""
-        own = self.schedule.layouts[buffer]
-        name = self.name(buffer)
-        if not fresh and (layout.shape, layout.stride, layout.offset) == (own.shape, own.stride, own.offset):
+        own, root = self.schedule.layouts[buffer], self.memory.root(buffer)
+        shape, stride = self.literal(layout.shape), self.literal(layout.stride)
+        relative = layout.offset - own.offset  # from the buffer's first element
+        place = self.in_arena(buffer)
+        if place is not None:
+            self.globals.setdefault("as_strided", torch.as_strided)
+            assert place.offset is not None
+            start = place.offset // own.dtype.itemsize + relative
+            return f"as_strided(arena.view({self.dtype(own.dtype)}), {shape}, {stride}, {start})"
+        name, whole = self.name(root), self.schedule.layouts[root]
+        if not fresh and not relative and (layout.shape, layout.stride) == (whole.shape, whole.stride):
             return name
         self.globals.setdefault("as_strided", torch.as_strided)
         offset = str(layout.offset)
-        if buffer in self.inputs or self._is_extern(buffer):
+        if root in self.inputs or self._is_extern(root):
             # Offsets count from the first element of the tensor, wherever that lies in its storage.
-            relative = layout.offset - own.offset
             offset = f"{name}.storage_offset()" + (f" + {relative}" if relative else "")
-        return f"as_strided({name}, {self.literal(layout.shape)}, {self.literal(layout.stride)}, {offset})"
+        return f"as_strided({name}, {shape}, {stride}, {offset})"
 
     def _is_extern(self, buffer: str) -> bool:
         return any(node.extern is not None and buffer in node.buffers for node in self.schedule.nodes)
@@ -242,9 +283,9 @@ class _WrapperWriter:
 
 
 _RESERVED = frozenset(
-    "call check inputs results empty pooled empty_strided as_strided in_layout float del return def assert and or not "
-    "is in lambda None True False if else for while class import from as with try except finally raise pass yield "
-    "global nonlocal async await break continue elif".split()
+    "call check inputs results empty pooled empty_strided as_strided in_layout written arena arena_at float del return "
+    "def assert and or not is in lambda None True False if else for while class import from as with try except finally "
+    "raise pass yield global nonlocal async await break continue elif".split()
 )
 
 
@@ -259,6 +300,13 @@ def in_layout(tensor: torch.Tensor, shape: tuple[int, ...], stride: tuple[int, .
         raise CodegenError(f"an operator returned shape {tuple(tensor.shape)} where {shape} was recorded")
     copy = torch.empty_strided(shape, stride, dtype=tensor.dtype, device=tensor.device)
     return copy.copy_(tensor)
+
+
+def written(tensor: torch.Tensor) -> torch.Tensor:
+    """``tensor``, into which a kernel has written what the program copies into it. Its version counter rises as if it
+    had been copied, so that autograd notices."""
+    torch.autograd.graph.increment_version(tensor)
+    return tensor
 
 
 def _empty_cpu() -> Any:

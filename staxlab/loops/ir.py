@@ -201,11 +201,13 @@ class Extern:
 
 @dataclass(frozen=True)
 class InputBuffer:
-    """An input of the region, with the layout of the sample; it may be read but never rearranged."""
+    """An input of the region, with the layout of the sample; it may be read but never rearranged. ``apart`` says that
+    it is known to share no memory with another input."""
 
     name: str
     layout: Layout
     origins: Origins = NO_ORIGINS
+    apart: bool = False
 
 
 @dataclass(frozen=True)

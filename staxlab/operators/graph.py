@@ -64,7 +64,8 @@ class OperatorGraph:
     the ``obstacles`` too. ``decomposed`` logs the decomposition rules that were used. ``memories`` names, for each
     of :attr:`output_leaves`, the memory it looks at (None for a Python value): results with equal names share it, and
     the name of an input is the caller's memory. ``versions`` counts for each input how often the program writes into
-    it: by so much does eager execution raise its version counter.
+    it: by so much does eager execution raise its version counter. ``apart`` are the names of inputs that are known to
+    share no memory with another input.
     """
 
     module: GraphModule
@@ -75,6 +76,7 @@ class OperatorGraph:
     decomposed: tuple[Decomposed, ...] = ()
     memories: tuple[str | None, ...] = ()
     versions: tuple[int, ...] = ()
+    apart: frozenset[str] = frozenset()
 
     @property
     def graph(self) -> Graph:

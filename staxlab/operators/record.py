@@ -19,6 +19,7 @@ the recorder knows tensors by identity through weak references only (:mod:`.tens
 from __future__ import annotations
 
 import operator
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -149,7 +150,20 @@ class Recorder(TorchDispatchMode):
             tuple(self.log.decomposed),
             tuple(memories),
             tuple(self.writes.counts.get(node, 0) for node in self.graph.placeholders),
+            self._apart(inputs),
         )
+
+    def _apart(self, inputs: list[Any]) -> frozenset[str]:
+        """The inputs whose memory is no other input's: what is written into them shows nowhere else."""
+        memories = iter(self.writes.inputs)
+        found = {
+            node.name: next(memories)
+            for node, value in zip(self.graph.placeholders, inputs, strict=True)
+            if isinstance(value, torch.Tensor)
+        }
+        count = Counter(map(id, found.values()))
+        alone = (name for name, memory in found.items() if count[id(memory)] == 1 and memory.protected is None)
+        return frozenset(alone)
 
     def _trust_constants(self) -> None:
         for value in self.module.constants.values():

@@ -96,7 +96,8 @@ def poisoned(loaded: artifact.Artifact) -> artifact.Artifact:
         tensor.untyped_storage().fill_(0xA5)
         return tensor
 
-    loaded.call.__globals__["empty"] = allocate
+    for name in {"empty", "pooled"} & loaded.wrapper_call.__globals__.keys():
+        loaded.wrapper_call.__globals__[name] = allocate
     return loaded
 
 

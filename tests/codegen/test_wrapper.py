@@ -22,6 +22,7 @@ from staxlab.loops.ir import (
     LoopProgram,
     OutputReference,
     Pointwise,
+    Reduction,
 )
 from staxlab.options import Options, host_device_spec
 from staxlab.schedule.dependencies import schedule
@@ -44,20 +45,56 @@ def scaled(name: str, source: str, shape: tuple[int, ...], factor: float) -> Com
     return ComputedBuffer(name, layout, Pointwise(shape, F32, compute, ORIGINS), ORIGINS)
 
 
-def test_a_chain_of_kernels_frees_what_is_no_longer_read():
+def test_a_chain_of_elementwise_kernels_has_one_memory():
     layout = contiguous(8)
     program = LoopProgram(
         (InputBuffer("x", layout, ORIGINS),),
         (scaled("a", "x", (8,), 2.0), scaled("b", "a", (8,), 3.0), scaled("c", "b", (8,), 5.0)),
         (OutputReference("c", layout, origins=ORIGINS), OutputReference("x", layout, origins=ORIGINS)),
     )
-    artifact, _, _ = compile_program(program, options=Options(fuse=False))
+    artifact, kernels, _ = compile_program(program, options=Options(fuse=False))
     lines = [line.text.strip() for line in artifact.wrapper.lines]
-    assert lines.index("del a") > next(n for n, t in enumerate(lines) if t.startswith("b = empty"))
-    assert "del b" in lines and "del c" not in lines
+    assert sum("= empty" in line for line in lines) == 1 and "del c" not in lines
+    assert f"{kernels[2].name}(c.data_ptr(), c.data_ptr())" in lines
     x = torch.arange(8.0)
     result, same = artifact.call([x])
     assert torch.equal(result, x * 30) and same is x
+
+
+def test_what_is_no_longer_read_is_freed():
+    layout = contiguous(8)
+    total = Reduction((), (8,), "sum", F32, F32, lambda ops, i, r: ops.load("a", r[0]), ORIGINS)
+    program = LoopProgram(
+        (InputBuffer("x", layout, ORIGINS),),
+        (scaled("a", "x", (8,), 2.0), ComputedBuffer("b", contiguous(), total, ORIGINS)),
+        (OutputReference("b", contiguous(), origins=ORIGINS),),
+    )
+    artifact, _, _ = compile_program(program, options=Options(fuse=False))
+    lines = [line.text.strip() for line in artifact.wrapper.lines]
+    assert lines.index("del a") > next(n for n, t in enumerate(lines) if t.startswith("b = empty"))
+    assert artifact.call([torch.ones(8)])[0].item() == 16
+
+
+def test_intermediates_are_addresses_in_one_arena():
+    def f(x):
+        rows = x.sum(1).cumsum(0)
+        columns = x.flip(0).cumsum(0).sum(0)
+        return rows.flip(0).cumsum(0) + columns
+
+    compilation = staxlab.explain(f, x := torch.randn(70, 70), options={"fuse": False})
+    source, memory = compilation.wrapper.source, compilation.schedule.memory
+    assert memory.arena_bytes and f"arena = empty(({memory.arena_bytes},), (1,), uint8)" in source
+    assert "arena_at + " in source and source.index("del arena") < source.index("return")
+    torch.testing.assert_close(compilation.artifact.wrapper_call([x])[0], f(x), rtol=1e-4, atol=1e-3)
+
+
+def test_an_operator_gets_a_tensor_over_the_arena():
+    def f(x):
+        return torch.softmax((x @ x).relu(), -1).t().contiguous() @ x
+
+    compilation = staxlab.explain(f, x := torch.randn(70, 70), options={"fuse": False})
+    assert "as_strided(arena.view(float32), (70, 70), (70, 1), " in compilation.wrapper.source
+    torch.testing.assert_close(compilation.artifact.wrapper_call([x])[0], f(x), rtol=1e-4, atol=1e-3)
 
 
 def test_outputs_that_are_views_and_aliases():

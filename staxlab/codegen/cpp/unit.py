@@ -86,13 +86,15 @@ def pointer_arguments(schedule: Schedule, roles: Iterable[tuple[str, str]]) -> t
     Raises CodegenError for a dtype that kernels do not store.
     """
     found: dict[str, KernelArgument] = {}
+    roles = list(roles)
     for buffer, role in roles:
         base = name = f"{'in' if role == 'input' else 'out'}_{identifier(buffer)}"
         while name in found:
             name = f"{base}_{len(found)}"
         dtype = schedule.layouts[buffer].dtype
         stored_name(dtype, buffer)
-        found[name] = KernelArgument(name, buffer, role, dtype)
+        shared = schedule.memory is not None and any(schedule.memory.shares(buffer, other) for other, _ in roles)
+        found[name] = KernelArgument(name, buffer, role, dtype, shared)
     return tuple(found.values())
 
 
@@ -127,10 +129,7 @@ def translation_unit(
         parameters = ", ".join([vector] * arity)
         writer.emit(f'extern "C" {{ {vector} (*{symbol.replace("Sleef_", "sleef_")})({parameters}); }}', node.origins)
     writer.emit()
-    parameters = ", ".join(
-        f"{'const ' if a.role == 'input' else ''}{stored_name(a.dtype, a.buffer)}* __restrict {a.name}"
-        for a in arguments
-    )
+    parameters = ", ".join(map(_parameter, arguments))
     result = "i64" if scope.checks else "void"
     writer.emit(f'extern "C" {result} {name}({parameters}) {{', node.origins)
     if scope.checks:
@@ -140,6 +139,13 @@ def translation_unit(
         writer.emit("    return failure;", node.origins)
     writer.emit("}", node.origins)
     return writer.lines()
+
+
+def _parameter(argument: KernelArgument) -> str:
+    """An argument's declaration. What the kernel may overwrite in place must not be said to stand alone in memory."""
+    const = "const " if argument.role == "input" else ""
+    alone = "" if argument.shared else " __restrict"
+    return f"{const}{stored_name(argument.dtype, argument.buffer)}*{alone} {argument.name}"
 
 
 def mask_element(scope: Scope, loop_plan: LoopPlan) -> str:

@@ -126,7 +126,7 @@ class GraphLowering:
         if not isinstance(node.val, TensorMeta):
             return node.val
         layout = Layout(node.val.shape, node.val.stride, node.val.dtype, str(node.val.device))
-        self.inputs.append(InputBuffer(node.name, layout, node.origins))
+        self.inputs.append(InputBuffer(node.name, layout, node.origins, node.name in self.operators.apart))
         self.itself[node.name], self.memory_of[node.name], self.home_of[node.name] = node, node.name, node.name
         box = Box.stored(node.name, layout, node.origins, is_input=True)
         self.dtypes[node.name] = layout.dtype

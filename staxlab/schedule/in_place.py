@@ -1,0 +1,71 @@
+"""When a kernel may write its output over one of its inputs (Sections 4.9 and 7.5).
+
+Functionalization gives every value memory of its own; in-place reuse takes that back where nobody would notice. If the
+kernel that reads a buffer last writes another of equal size and dtype, the second may stand in the memory of the first,
+provided that no element is overwritten before its last read. Kernels run vectors, tiles and threads in an order that is
+nobody's business here, so the proof is by subscripts alone:
+
+* an elementwise kernel, or a scan, that reads the buffer only at the very subscript it writes in the same iteration;
+* a kernel over rows (:mod:`.fusion`) in which no row touches what another row writes, every reader of the buffer runs
+  before the member that writes, or is that member and reads only at the subscript it writes.
+
+A reduction, a product of matrices or a scatter is refused: when it writes is up to its loops.
+"""
+
+from __future__ import annotations
+
+from ..loops.body import MemoryAccess
+from ..loops.expressions import Expr
+from .records import ScheduleNode
+from .rows import place
+
+#: Kinds of node that write each element once, after all they read for it.
+ELEMENTWISE = ("pointwise", "scan")
+
+
+def obstacle(node: ScheduleNode, dying: frozenset[str], written: str, shift: int = 0) -> str:
+    """Why ``node`` may not write ``written`` over the memory of the ``dying`` buffers, or "" if it may.
+
+    The names in ``dying`` are those of one memory (a buffer and the scatters into it), whose subscripts count from
+    ``shift`` elements before its start (the offset of an input). That sizes and dtypes are equal, and that nobody reads
+    the memory later, is for the caller to know.
+    """
+    if node.kind == "fused":
+        return _obstacle_in_rows(node, dying, written, shift)
+    if node.kind not in ELEMENTWISE:
+        return f"a {node.kind} may write before it has read everything"
+    return "" if _same(node, dying, node.writes[0], shift) else "it is read at other subscripts than are written"
+
+
+def _same(node: ScheduleNode, dying: frozenset[str], write: MemoryAccess, shift: int) -> bool:
+    return all(read.index - shift == write.index for read in node.reads if read.buffer in dying)
+
+
+def _obstacle_in_rows(node: ScheduleNode, dying: frozenset[str], written: str, shift: int) -> str:
+    names = [member.name for member in node.members]
+    writer = next(member for member in node.members if written in member.buffers)
+    readers = [member for member in node.members if any(read.buffer in dying for read in member.reads)]
+    makers = [member for member in node.members if dying.intersection(member.buffers)]
+    if any(names.index(member.name) > names.index(writer.name) for member in readers):
+        return "a later member still reads it"
+    if any(names.index(member.name) >= names.index(writer.name) for member in makers):
+        return "it is written later"
+    if any(member.base is not None for member in (writer, *makers)):
+        return "a scatter may write before it has read everything"
+    own = [read for read in writer.reads if read.buffer in dying]
+    if own and (writer.kind not in ELEMENTWISE or not _same(writer, dying, writer.writes[0], shift)):
+        return "it is read at other subscripts than are written"
+    if not makers and all(reader is writer for reader in readers):
+        return ""  # element by element, whatever the rows
+    accesses = [a.index - shift for member in readers for a in member.reads if a.buffer in dying]
+    accesses += [a.index for member in makers for a in member.writes if a.buffer in dying]
+    return "" if _rows_apart(accesses, writer.writes[0].index, node) else "rows touch each other's memory"
+
+
+def _rows_apart(accesses: list[Expr], written: Expr, node: ScheduleNode) -> bool:
+    """Whether an element that a row writes is accessed by no other row."""
+    target = place(written, node.row_loops)
+    if target is None or not all(target.steps):
+        return False
+    found = [place(index, node.row_loops) for index in accesses]
+    return all(other is not None and other.agrees(target) for other in found)
