@@ -7,12 +7,16 @@ schedule predicts, and the decisions the generator took. Nothing here compiles a
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from ..options import Decision, DeviceSpec
 from ..provenance import NO_ORIGINS, Line, Origins, source_of
+
+if TYPE_CHECKING:
+    from ..schedule.records import ScheduleNode
+    from .cpp.plan import LoopPlan
 
 
 @dataclass(frozen=True)
@@ -28,13 +32,23 @@ class KernelArgument:
 
 
 @dataclass(frozen=True)
+class PlannedLoops:
+    """A schedule node as a kernel executes it, with the loops decided for it (``plan``, a
+    :class:`~staxlab.codegen.cpp.plan.LoopPlan`). A fused kernel has one for each member, over one row."""
+
+    node: ScheduleNode
+    plan: LoopPlan
+
+
+@dataclass(frozen=True)
 class Kernel:
     """One generated kernel, or one extern call.
 
     ``language`` is "cpp", "triton" or "extern" (``source`` is then the call, in words). ``nodes`` are the schedule
     nodes it executes. ``flags`` are the compiler flags the source needs (C++). ``launch`` holds what the launcher
     needs to know: for Triton the grid expression, ``constants`` and ``num_warps``; for C++ ``vector_lanes``,
-    ``accumulators``, ``parallel`` and so on. Traffic in bytes, ``operations`` in scalar operations.
+    ``accumulators``, ``parallel`` and so on. Traffic in bytes, ``operations`` in scalar operations. ``planned`` are the
+    loops of a C++ kernel, as its writer followed them.
     """
 
     name: str
@@ -51,6 +65,7 @@ class Kernel:
     operations: int = 0
     decisions: tuple[Decision, ...] = ()
     is_fallback: bool = False
+    planned: tuple[PlannedLoops, ...] = field(default=(), repr=False, compare=False)
 
     @property
     def source(self) -> str:
@@ -74,6 +89,26 @@ class Kernel:
         from ..measure.inner_loop import inner_loop
 
         return inner_loop(self, machine)
+
+    def lanes(self, member: str | None = None) -> Any:
+        """How a reduction fills lanes and accumulators and merges them (:mod:`.cpp.lanes`); ``member`` names a node of
+        a fused kernel, by default the first that accumulates along a row. OptionError where there is none."""
+        from .cpp.lanes import lane_reduction
+
+        return lane_reduction(self, member)
+
+    def cache_lines(self, member: str | None = None) -> Any:
+        """Which cache lines the loops touch, as planned and in other orders (:mod:`.cpp.cache_lines`); ``member`` names
+        a node of a fused kernel, by default the first. OptionError where there are no loops."""
+        from .cpp.cache_lines import cache_lines
+
+        return cache_lines(self, member)
+
+    def sharing(self) -> Any:
+        """How loops are shared among threads (Algorithm 8.1, :mod:`.cpp.sharing`). OptionError for other languages."""
+        from .cpp.sharing import sharing
+
+        return sharing(self)
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
         from ..view import mimebundle

@@ -16,7 +16,7 @@ from ...options import Decision, DeviceSpec, Options
 from ...provenance import CodeWriter
 from ...schedule.records import Schedule, ScheduleNode
 from ...schedule.rows import place
-from ..kernel import Kernel, KernelArgument
+from ..kernel import Kernel, KernelArgument, PlannedLoops
 from .loops import Emission, for_loop
 from .nests import plan_loops, prepare, write_loops
 from .plan import GRAIN, LoopPlan
@@ -46,6 +46,7 @@ def generate_fused(
     shared.arguments |= {buffer: (place.name, schedule.layouts[buffer].dtype) for buffer, place in local.items()}
     body = CodeWriter()
     plans: list[LoopPlan] = []
+    planned: list[PlannedLoops] = []
     seen: set[str] = set()
     alone = replace(device, threads=1)
     work = 0
@@ -58,6 +59,7 @@ def generate_fused(
         loop_plan = _one_thread(plan_loops(placed, alone, options, streamed))
         work += loop_plan.work * node.rows
         plans.append(loop_plan)
+        planned.append(PlannedLoops(placed, loop_plan))
         scope = replace(shared, preloaded={}, origins=member.origins)  # preamble and checks are those of the kernel
         prepare(scope, loop_plan)
         scope.level |= dict.fromkeys(node.row_loops, 0)
@@ -88,6 +90,7 @@ def generate_fused(
         name=name, language="cpp", lines=lines, arguments=arguments, nodes=(node.name,), device=device,
         origins=node.origins, flags=flags, launch=launch, bytes_read=schedule.bytes_read(node),
         bytes_written=schedule.bytes_written(node), operations=node.operations, decisions=decisions,
+        planned=tuple(planned),
     )  # fmt: skip
 
 

@@ -8,7 +8,7 @@ from ...errors import CodegenError
 from ...options import Decision, DeviceSpec, Options
 from ...provenance import CodeWriter
 from ...schedule.records import Schedule, ScheduleNode
-from ..kernel import Kernel, KernelArgument, KernelSet
+from ..kernel import Kernel, KernelArgument, KernelSet, PlannedLoops
 from .fused import generate_fused
 from .loops import Emission
 from .nests import plan_loops, prepare, write_loops
@@ -98,6 +98,7 @@ def generate_kernel(
         origins=node.origins, flags=flags, launch=launch, bytes_read=schedule.bytes_read(node),
         bytes_written=schedule.bytes_written(node), operations=node.operations,
         decisions=loop_plan.decisions if loop_plan else (),
+        planned=(PlannedLoops(node, loop_plan),) if loop_plan else (),
     )  # fmt: skip
 
 

@@ -26,7 +26,31 @@
     const said = make("output", { class: "sx-steps-words", "aria-live": "polite" });
     back.textContent = "\u2039";
     on.textContent = "\u203a";
-    bar.append(back, slider, on, said);
+    bar.append(back, slider, on);
+    // Motion only for who asked for it: a button, and not even that where the system says that less is wanted.
+    const still = window.matchMedia && window.matchMedia("(prefers-reduced-motion: reduce)").matches;
+    const play = "play" in figure.dataset && !still ? make("button", { class: "sx-step sx-play", type: "button" }) : null;
+    let timer = null;
+    function running(now) {
+      if (timer) clearInterval(timer);
+      timer = now ? setInterval(next, 900) : null;
+      play.textContent = now ? "\u2016" : "\u25b6\ufe0e";
+      play.setAttribute("aria-label", now ? "Pause" : "Play");
+      said.setAttribute("aria-live", now ? "off" : "polite");
+    }
+    function next() {
+      if (Number(slider.value) < last) show(Number(slider.value) + 1);
+      else running(false);
+    }
+    if (play) {
+      bar.append(play);
+      play.addEventListener("click", () => {
+        if (!timer && Number(slider.value) === last) show(0);
+        running(!timer);
+      });
+      running(false);
+    }
+    bar.append(said);
     figure.prepend(bar);
 
     function show(step) {
