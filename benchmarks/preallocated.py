@@ -195,9 +195,15 @@ def written_directly(compilation: Any) -> dict[str, Any]:
     """Whether a staxlab region compiled from :func:`writing` writes its results where they belong, and the bytes of
     those that PyTorch copies there after the kernels."""
     schedule = compilation.schedule
+    done = nothing_left_to_copy(schedule)
     copies = [
         sum(schedule.bytes_of(access) for access in node.writes)
         for node in schedule.nodes
-        if node.extern is not None and node.extern.operator is aten.copy_.default
+        if node.extern is not None and node.extern.operator is aten.copy_.default and node.name not in done
     ]
     return {"direct": not copies, "bytes_copied_afterwards": sum(copies)}
+
+
+def nothing_left_to_copy(schedule: Any) -> frozenset[str]:
+    """The nodes of a schedule that stand for a copy whose source was computed where it belongs (Section 7.5)."""
+    return schedule.memory.written_back if schedule.memory is not None else frozenset()

@@ -131,9 +131,12 @@ def _write(record: dict[str, Any], out: Path | None, plot: Path | None) -> None:
         return
     from staxlab.errors import MissingDependencyError
     from staxlab.view.benchmark import write_run_plot
+    from staxlab.view.benchmark_roofs import write_roof_plot
 
     try:
         print(f"wrote {write_run_plot(record, target)}")
+        if written := write_roof_plot(record, target.with_stem(target.stem + "_roofline")):
+            print(f"wrote {written}")
     except MissingDependencyError as error:
         print(f"no plot: {error}")
 
