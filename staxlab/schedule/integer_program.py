@@ -1,6 +1,6 @@
 """The fusion partition problem as an integer program (Definition 7.3), solved by HiGHS.
 
-A partition is written as the pairs that share a class, which are the edges of a *clique partitioning* (Groetschel and
+A partition is written as the pairs that share a class, which are the edges of a *clique partitioning* (Grötschel and
 Wakabayashi 1989, "A cutting plane algorithm for a clustering problem"). Nothing here is shared with the search of
 :mod:`.optimum` but the definition of the problem, so each is a check of the other. Variables and constraints, for nodes
 ``u``, ``v``, ``w`` in topological order:
