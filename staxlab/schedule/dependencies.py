@@ -10,6 +10,7 @@ scatter, which takes over the memory of its base, is the base's only reader and 
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 from ..errors import ScheduleError
 from ..loops.body import MemoryAccess, record, store_index
@@ -27,15 +28,16 @@ from ..loops.ir import (
     Template,
 )
 from ..loops.normalize import is_empty, normalize
-from ..operators.basis import has_effect
 from ..options import Decision, DeviceSpec, Options
-from .fusion import fuse
-from .placement import plan_memory
+from .execution_order import in_best_order, node_has_effect
+from .fusion import Fusion, fuse
+from .programs import ProgramFusion
 from .records import Schedule, ScheduleNode, buffers_read, extern_arguments
 
 
 def schedule(program: LoopProgram, device: DeviceSpec, options: Options) -> Schedule:
-    """Order the buffers a program's outputs need and describe each as a node; on a CPU, fuse them (:mod:`.fusion`).
+    """Order the buffers a program's outputs need and describe each as a node; fuse them, by the rules of the device
+    (:mod:`.fusion`, :mod:`.programs`).
 
     Raises ScheduleError if a buffer is read before it is computed.
     """
@@ -64,10 +66,12 @@ def schedule(program: LoopProgram, device: DeviceSpec, options: Options) -> Sche
         producer[buffer.name] = node.name
     kept = _needed(nodes, program)
     decisions: tuple[Decision, ...] = ()
-    if options.fuse and not device.is_gpu:
-        kept, decisions = fuse(kept, layouts, escaping(kept, program))
-    memory = plan_memory(kept, program, device, layouts)
-    return Schedule(tuple(kept), program, device, layouts, _last_readers(kept, program), decisions, memory)
+    if options.fuse:
+        rules = partial(ProgramFusion, device=device) if device.is_gpu else Fusion
+        kept, decisions = fuse(kept, layouts, escaping(kept, program), rules=rules)
+    kept, memory, ordered = in_best_order(kept, program, device, layouts)
+    last = _last_readers(kept, program)
+    return Schedule(tuple(kept), program, device, layouts, last, decisions + ordered, memory)
 
 
 def escaping(nodes: list[ScheduleNode], program: LoopProgram) -> frozenset[str]:
@@ -158,17 +162,10 @@ def _needed(nodes: list[ScheduleNode], program: LoopProgram) -> list[ScheduleNod
     wanted = {output.name for output in program.outputs if output.name is not None}
     kept: list[ScheduleNode] = []
     for node in reversed(nodes):
-        if wanted.intersection(node.buffers) or _has_effect(node):
+        if wanted.intersection(node.buffers) or node_has_effect(node):
             kept.append(node)
             wanted.update(buffers_read(node))
     return kept[::-1]
-
-
-def _has_effect(node: ScheduleNode) -> bool:
-    """Whether a node is run for more than its value: a write into an input, a draw of random numbers, a check."""
-    if node.extern is None:
-        return node.body is not None and node.body.may_fail
-    return has_effect(node.extern.operator, node.extern.args)
 
 
 def _last_readers(nodes: list[ScheduleNode], program: LoopProgram) -> dict[str, int]:

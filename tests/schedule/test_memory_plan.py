@@ -465,6 +465,7 @@ def test_training_keeps_gradients():
     check_plan(compilation.backward.schedule)
 
 
+@pytest.mark.filterwarnings("ignore")  # deprecated operators say so
 def test_library_operators_return_fresh_memory():
     """What the plan relies on: their results never stand in the memory of their arguments, which the arena reuses."""
     from torch.testing._internal.common_methods_invocations import op_db

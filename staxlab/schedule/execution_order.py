@@ -1,0 +1,102 @@
+"""The nodes of a schedule in the order with the lowest peak (Section 7.5; the search is in :mod:`.orders`).
+
+What must not change is stated as pairs of nodes: effects (random numbers, checks that may raise, writes into inputs)
+keep the order of the program, a write into an input stays behind all that reads an input and stood before it, and a
+scatter behind every other reader of the buffer it fills. An order is taken only if its memory plan has a lower peak
+than that of the order there is, so that most programs keep theirs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from ..loops.ir import Layout, LoopProgram
+from ..operators.basis import has_effect
+from ..options import Decision, DeviceSpec
+from .lifetimes import Step
+from .memory_plan import MemoryPlan
+from .orders import OrderProblem, best_order
+from .placement import plan_memory, storage_bytes
+from .records import ScheduleNode, buffers_read
+
+#: Sets of nodes the search may look at while a program is compiled, and the longest schedule that is looked at at all.
+STATES = 2_000
+MOST_NODES = 400
+
+
+def node_has_effect(node: ScheduleNode) -> bool:
+    """Whether a node is run for more than its value: a write into an input, a draw of random numbers, a check."""
+    if node.extern is not None:
+        return has_effect(node.extern.operator, node.extern.args)
+    return any(part.body is not None and part.body.may_fail for part in node.members or (node,))
+
+
+def order_problem(nodes: Sequence[ScheduleNode], program: LoopProgram, layouts: Mapping[str, Layout]) -> OrderProblem:
+    """What is free about the order of nodes, and what each does to memory; a scatter's memory is that of its base."""
+    home: dict[str, str] = {}
+    for node in nodes:
+        for name in node.buffers:
+            home[name] = home.get(node.base, node.base) if node.base is not None else name
+    steps = []
+    for node in nodes:
+        reads = {home.get(name, name) for name in buffers_read(node)}
+        writes = tuple(name for name in node.buffers if home[name] == name)
+        steps.append(Step(node.name, tuple(sorted(reads)), writes))
+    sizes = {name: _bytes(nodes, layouts, name) for name, own in home.items() if own == name}
+    kept = frozenset(home[output.name] for output in program.outputs if output.name in home)
+    return OrderProblem(tuple(steps), sizes, kept, frozenset(_pairs(nodes, program, home)))
+
+
+def _bytes(nodes: Sequence[ScheduleNode], layouts: Mapping[str, Layout], name: str) -> int:
+    node = next(node for node in nodes if name in node.buffers)
+    writes = node.extern is not None and node.extern.operator._schema.is_mutable
+    return 0 if writes else storage_bytes(layouts[name])  # what writes into an argument returns it
+
+
+def _pairs(nodes: Sequence[ScheduleNode], program: LoopProgram, home: Mapping[str, str]) -> set[tuple[str, str]]:
+    inputs = {buffer.name for buffer in program.inputs}
+    pairs: set[tuple[str, str]] = set()
+    effects = [node.name for node in nodes if node_has_effect(node)]
+    pairs |= set(zip(effects, effects[1:], strict=False))
+    written: dict[str, str] = {}  # memory -> the node that last wrote it
+    readers: dict[str, list[str]] = {}
+    writers_of_inputs: list[str] = []
+    for node in nodes:
+        taken = buffers_read(node)
+        if taken & inputs:
+            pairs |= {(before, node.name) for before in writers_of_inputs}
+        if node.extern is not None and node.extern.operator._schema.is_mutable:
+            pairs |= {(other, node.name) for name in inputs for other in readers.get(name, ())}
+            writers_of_inputs.append(node.name)
+        for name in taken:
+            memory = home.get(name, name)
+            if memory in written:
+                pairs.add((written[memory], node.name))
+        for name in node.buffers:
+            memory = home[name]
+            if node.base is not None:
+                pairs |= {(other, node.name) for other in readers.get(memory, ())}
+            written[memory] = node.name
+        for name in taken:
+            readers.setdefault(home.get(name, name), []).append(node.name)
+    return {(one, other) for one, other in pairs if one != other}
+
+
+def in_best_order(
+    nodes: list[ScheduleNode], program: LoopProgram, device: DeviceSpec, layouts: Mapping[str, Layout]
+) -> tuple[list[ScheduleNode], MemoryPlan, tuple[Decision, ...]]:
+    """The nodes in the order whose memory plan has the lowest peak of those tried, that plan, and why."""
+    plan = plan_memory(nodes, program, device, layouts)
+    if not 2 < len(nodes) <= MOST_NODES:
+        return nodes, plan, ()
+    best, decision = best_order(order_problem(nodes, program, layouts), STATES)
+    if decision.choice == decision.candidates[0]:
+        return nodes, plan, (decision,)
+    changed = [nodes[k] for k in best.positions]
+    other = plan_memory(changed, program, device, layouts)
+    facts = (*decision.inputs, ("peak as planned", plan.peak_bytes), ("peak of the other plan", other.peak_bytes))
+    if other.peak_bytes < plan.peak_bytes:
+        kept = Decision("order", "schedule", decision.choice, decision.reason, decision.candidates, facts)
+        return changed, other, (kept,)
+    reason = "with reuse in place the order of the program needs no more"
+    return nodes, plan, (Decision("order", "schedule", decision.candidates[0], reason, decision.candidates, facts),)
