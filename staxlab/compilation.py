@@ -231,6 +231,15 @@ class Compilation:
             budgets = (own, *budgets)
         return memory_timeline(self.joint, kind_of=kind_of, budgets=budgets)
 
+    def orders(self) -> Any:
+        """The kernels in several orders, with what each needs of memory (:mod:`staxlab.schedule.execution_order`).
+        OptionError where there is no schedule."""
+        from .schedule.execution_order import compare_orders
+
+        if self.schedule is None:
+            raise OptionError("there is no schedule", remedy=f"this region runs differently: {self.fallback_reason}")
+        return compare_orders(self.schedule)
+
     def stages(self) -> Iterator[tuple[Stage, Any]]:
         """The stages that ran, with their records, in order."""
         for stage in STAGES:

@@ -9,15 +9,17 @@ than that of the order there is, so that most programs keep theirs.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from ..loops.ir import Layout, LoopProgram
 from ..operators.basis import has_effect
 from ..options import Decision, DeviceSpec
 from .lifetimes import Step
 from .memory_plan import MemoryPlan
-from .orders import OrderProblem, best_order
+from .orders import RULES, OrderProblem, best_order, exact, is_forest, tree_order
 from .placement import plan_memory, storage_bytes
-from .records import ScheduleNode, buffers_read
+from .records import Schedule, ScheduleNode, buffers_read
 
 #: Sets of nodes the search may look at while a program is compiled, and the longest schedule that is looked at at all.
 STATES = 2_000
@@ -100,3 +102,65 @@ def in_best_order(
         return changed, other, (kept,)
     reason = "with reuse in place the order of the program needs no more"
     return nodes, plan, (Decision("order", "schedule", decision.candidates[0], reason, decision.candidates, facts),)
+
+
+@dataclass(frozen=True)
+class OrderComparison:
+    """The memory plans of a schedule's nodes in several orders, by the name of the rule that gave each; ``chosen`` is
+    the order of the schedule. ``proved`` is the lowest peak of any order by Definition 7.5 (that is, without reuse in
+    place), None where the search was cut short."""
+
+    plans: Mapping[str, MemoryPlan]
+    chosen: str
+    proved: int | None
+
+    def format(self) -> str:
+        """A line per order: its peaks in bytes."""
+        wide = max(map(len, self.plans))
+        lines = [
+            f"{name:{wide}}  peak {plan.peak_bytes} bytes, alive at most {plan.least_bytes} bytes, "
+            f"arena {plan.arena_bytes} bytes{'  <- the schedule' if name == self.chosen else ''}"
+            for name, plan in self.plans.items()
+        ]
+        if self.proved is not None:
+            lines.append(f"in no order are fewer than {self.proved} bytes alive at most (Definition 7.5)")
+        return "\n".join(lines)
+
+    __str__ = format
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
+        from ..view import mimebundle
+
+        return mimebundle(self)
+
+
+def compare_orders(schedule: Schedule, states: int = 20_000) -> OrderComparison:
+    """Every order that can be tried, with its memory plan; the first is that of the schedule."""
+    nodes, layouts = list(schedule.nodes), schedule.layouts
+    problem = order_problem(nodes, schedule.program, layouts)
+    scheduled = "as scheduled"
+    orders = {scheduled: tuple(range(len(nodes))), "as written": _as_written(nodes, schedule.program, problem)}
+    orders |= {name: tuple(rule(problem)) for name, rule in RULES.items() if name != "as it stands"}
+    proved = None
+    if is_forest(problem):
+        orders["tree"] = tree_order(problem)
+        proved = problem.peak(orders["tree"])
+    elif (best := exact(problem, states)) is not None:
+        orders["exact"], proved = best.positions, best.peak
+    plans = {
+        name: plan_memory([nodes[k] for k in order], schedule.program, schedule.device, layouts)
+        for name, order in orders.items()
+    }
+    return OrderComparison(plans, scheduled, proved)
+
+
+def _as_written(nodes: Sequence[ScheduleNode], program: LoopProgram, problem: OrderProblem) -> tuple[int, ...]:
+    """Of the nodes that can run, always the one that the program has first."""
+    position = {buffer.name: k for k, buffer in enumerate(program.buffers)}
+    first = [min(position[name] for name in node.buffers) for node in nodes]
+    done, order = 0, []
+    for _ in nodes:
+        step = min(problem.ready(done), key=first.__getitem__)
+        done |= 1 << step
+        order.append(step)
+    return tuple(order)

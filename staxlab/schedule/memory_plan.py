@@ -15,9 +15,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..options import Decision
+from ..provenance import Origins
+from .lifetimes import Lifetime
 
 #: Arena offsets are multiples of this many bytes, the line of a cache and the widest vector.
 ALIGNMENT = 64
+
+#: Nodes for which a text has room for bars.
+MOST_COLUMNS = 60
 
 KINDS = ("result", "arena", "own", "in place", "extern", "view of base")
 
@@ -53,7 +58,8 @@ class MemoryPlan:
     exactly as long as it lives (Definition 7.5), which no plan without reuse in place can beat.
 
     ``written_back`` names the extern nodes (``copy_`` into an input) that have nothing left to copy: their source
-    stands in the input's memory. ``decisions`` say what was chosen where there was a choice.
+    stands in the input's memory. ``decisions`` say what was chosen where there was a choice. ``steps`` are the names of
+    the nodes and ``lifetimes`` those of the buffers (``sources``: the captured nodes each buffer stems from).
     """
 
     placements: Mapping[str, Placement]
@@ -65,10 +71,18 @@ class MemoryPlan:
     least_bytes: int = 0
     written_back: frozenset[str] = frozenset()
     decisions: tuple[Decision, ...] = field(default=(), repr=False)
+    steps: tuple[str, ...] = ()
+    lifetimes: tuple[Lifetime, ...] = ()
+    sources: Mapping[str, Origins] = field(default_factory=dict, repr=False)
 
     @property
     def peak_bytes(self) -> int:
         return max(self.live_bytes, default=0)
+
+    @property
+    def peak_step(self) -> int:
+        """The first position at which the call has the most memory; 0 for a plan of nothing."""
+        return self.live_bytes.index(self.peak_bytes) if self.live_bytes else 0
 
     def root(self, buffer: str) -> str:
         """The name of the allocation (a buffer, or an input) that holds a buffer; an input's is itself."""
@@ -80,8 +94,9 @@ class MemoryPlan:
         return written != read and self.root(written) == self.root(read)
 
     def format(self) -> str:
-        """A line per buffer, then the totals, in bytes."""
+        """A line per buffer, with the nodes during which it is alive as a bar, then the totals, in bytes."""
         lines = []
+        alive = {life.buffer: life for life in self.lifetimes}
         for placement in self.placements.values():
             where = placement.kind
             if placement.offset is not None:
@@ -90,8 +105,13 @@ class MemoryPlan:
                 where += f" of {placement.root}"
             if placement.reuses is not None:
                 where += f", after {placement.reuses}"
-            lines.append(f"{placement.buffer}: {placement.bytes} bytes, {where}")
-        lines.append(f"arena {self.arena_bytes} bytes, peak {self.peak_bytes} bytes, alive at most {self.least_bytes}")
+            life = alive.get(placement.buffer)
+            bar = "" if life is None or len(self.steps) > MOST_COLUMNS else f"|{_bar(life, len(self.steps))}| "
+            lines.append(f"{bar}{placement.buffer}: {placement.bytes} bytes, {where}")
+        at = f" at {self.steps[self.peak_step]}" if self.steps else ""
+        lines.append(
+            f"arena {self.arena_bytes} bytes, peak {self.peak_bytes} bytes{at}, alive at most {self.least_bytes} bytes"
+        )
         return "\n".join(lines)
 
     __str__ = format
@@ -100,3 +120,7 @@ class MemoryPlan:
         from ..view import mimebundle
 
         return mimebundle(self)
+
+
+def _bar(life: Lifetime, count: int) -> str:
+    return "".join("=" if life.first <= position <= life.last else "." for position in range(count))

@@ -20,7 +20,7 @@ from ..operators.basis import is_random
 from ..options import Decision, DeviceSpec
 from . import arena
 from .in_place import obstacle
-from .lifetimes import Lifetime, live_bytes
+from .lifetimes import Lifetime, Step, lifetimes, live_bytes
 from .memory_plan import MemoryPlan, Placement
 from .records import ScheduleNode, buffers_read
 
@@ -374,7 +374,15 @@ class _Planner:
         return MemoryPlan(
             placements, tuple(map(tuple, allocate)), tuple(map(tuple, release)), live_bytes(alive, len(self.nodes)),
             size, span, least, frozenset(self.written_back), tuple(self.decisions),
+            tuple(node.name for node in self.nodes), self._lifetimes(placements),
+            {name: node.origins for node in self.nodes for name in node.buffers},
         )  # fmt: skip
+
+    def _lifetimes(self, placements: Mapping[str, Placement]) -> tuple[Lifetime, ...]:
+        """How long each buffer itself is alive, whoever has the memory before or after."""
+        steps = [Step(n.name, tuple(names), n.buffers) for n, names in zip(self.nodes, self.taken, strict=True)]
+        kept = [output.name for output in self.program.outputs if output.name is not None]
+        return lifetimes(steps, {name: place.bytes for name, place in placements.items()}, kept)
 
 
 def _may_fail(node: ScheduleNode) -> bool:

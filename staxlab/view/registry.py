@@ -52,6 +52,8 @@ RENDERERS: dict[str, str] = {
     "WhatIf": "what_if",
     "Interpretations": "interpretations",
     "Schedule": "schedule",
+    "MemoryPlan": "lifetimes",
+    "OrderComparison": "lifetimes",
     "FusionHistory": "fusion",
     "FusionGap": "fusion",
     "Kernel": "kernels",
