@@ -255,7 +255,7 @@ class Options:
     ``max_versions``    specialization versions kept per function
     ``max_compilations``compilations allowed per function in all
     ``split_reductions``on a GPU, cut reductions with few outputs into segments (Section 6.5); CPU kernels never do
-    ``fuse``            let nodes share a kernel on a CPU (Section 7.3); without it every buffer has a kernel of its own
+    ``fuse``            let nodes share a kernel (Section 7.3); without it every buffer has a kernel of its own
     ``memory_budget``   what may be saved between forward and backward (Section 5.8): bytes (int), or a fraction (float)
                         of what saving everything takes; None: the minimum cut of Section 5.4, without a limit
     """

@@ -117,6 +117,11 @@ class CodeWriter:
         for line in lines:
             self.emit(line.text, line.origins)
 
+    def credit(self, position: int, origins: Iterable[int]) -> None:
+        """A line that serves more than was known when it was written: it stems from these nodes, too."""
+        line = self._lines[position]
+        self._lines[position] = Line(line.text, line.origins | frozenset(origins))
+
     @contextlib.contextmanager
     def indent(self) -> Iterator[None]:
         self._depth += 1

@@ -10,6 +10,7 @@ scatter, which takes over the memory of its base, is the base's only reader and 
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 from ..errors import ScheduleError
 from ..loops.body import MemoryAccess, record, store_index
@@ -29,12 +30,14 @@ from ..loops.ir import (
 from ..loops.normalize import is_empty, normalize
 from ..options import Decision, DeviceSpec, Options
 from .execution_order import in_best_order, node_has_effect
-from .fusion import fuse
+from .fusion import Fusion, fuse
+from .programs import ProgramFusion
 from .records import Schedule, ScheduleNode, buffers_read, extern_arguments
 
 
 def schedule(program: LoopProgram, device: DeviceSpec, options: Options) -> Schedule:
-    """Order the buffers a program's outputs need and describe each as a node; on a CPU, fuse them (:mod:`.fusion`).
+    """Order the buffers a program's outputs need and describe each as a node; fuse them, by the rules of the device
+    (:mod:`.fusion`, :mod:`.programs`).
 
     Raises ScheduleError if a buffer is read before it is computed.
     """
@@ -63,8 +66,9 @@ def schedule(program: LoopProgram, device: DeviceSpec, options: Options) -> Sche
         producer[buffer.name] = node.name
     kept = _needed(nodes, program)
     decisions: tuple[Decision, ...] = ()
-    if options.fuse and not device.is_gpu:
-        kept, decisions = fuse(kept, layouts, escaping(kept, program))
+    if options.fuse:
+        rules = partial(ProgramFusion, device=device) if device.is_gpu else Fusion
+        kept, decisions = fuse(kept, layouts, escaping(kept, program), rules=rules)
     kept, memory, ordered = in_best_order(kept, program, device, layouts)
     last = _last_readers(kept, program)
     return Schedule(tuple(kept), program, device, layouts, last, decisions + ordered, memory)

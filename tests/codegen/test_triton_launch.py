@@ -141,7 +141,7 @@ def chain(n: int):
 
 
 def test_only_what_nothing_reads_again_leaves_the_cache_first():
-    first, second = kernels_of(chain(1 << 26))
+    first, second = kernels_of(chain(1 << 26), fuse=False)
     assert "evict" not in first.source  # x and buf0 are read by the second kernel
     assert second.source.count("evict_first") == 3  # two loads, and the store of the region's output
     assert all("evict" not in kernel.source for kernel in kernels_of(chain(1 << 10)))
@@ -172,5 +172,6 @@ def test_a_reduction_leaves_in_the_cache_what_the_next_kernel_reads():
         ComputedBuffer("buf0", rows, Reduction((64,), (512,), "sum", torch.float32, torch.float32, total)),
         ComputedBuffer("buf1", layout, Pointwise((64, 512), torch.float32, divide)),
     )
-    first, _ = kernels_of(LoopProgram((InputBuffer("x", layout),), buffers, (OutputReference("buf1", layout),)))
+    program = LoopProgram((InputBuffer("x", layout),), buffers, (OutputReference("buf1", layout),))
+    first, _ = kernels_of(program, fuse=False)
     assert "evict_first" not in first.source

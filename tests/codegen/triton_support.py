@@ -51,8 +51,8 @@ def program(
     return LoopProgram(inputs, (buffer,), (OutputReference("buf0", layout),))
 
 
-def kernels_of(program: LoopProgram, device: Any = SM90) -> KernelSet:
-    return generate(schedule(program, device, Options()), Options(), device)
+def kernels_of(program: LoopProgram, device: Any = SM90, **options: Any) -> KernelSet:
+    return generate(schedule(program, device, Options(**options)), Options(**options), device)
 
 
 def interpret_program(program: LoopProgram, tensors: dict[str, torch.Tensor], device: Any = SM90) -> torch.Tensor:

@@ -6,6 +6,7 @@ from ...errors import CodegenError
 from ...options import DeviceSpec, Options
 from ...schedule.records import Schedule, ScheduleNode
 from ..kernel import Kernel, KernelSet
+from .fused import FusedWriter
 from .kernel_text import KernelWriter
 from .launch import choose_launch, configured
 from .scans import order_decision
@@ -43,7 +44,7 @@ def triton_kernel(
     device: DeviceSpec,
     configuration: tuple[dict[str, int], int, int] | None = None,
 ) -> Kernel:
-    """The kernel of one pointwise or reduction node; ``suffix`` completes its name ("triton_per" + suffix).
+    """The kernel of one node that is no call; ``suffix`` completes its name ("triton_per" + suffix).
 
     ``configuration`` overrides the rules: block sizes by name, warps, pipeline stages (for a search or an experiment).
     """
@@ -54,7 +55,7 @@ def triton_kernel(
     else:
         launch = configured(form, node.name, element_bytes, device, *configuration)
     name = f"triton_{form.prefix}{suffix}"
-    text = KernelWriter(schedule, node, form, launch, name).write()
+    text = (FusedWriter if node.members else KernelWriter)(schedule, node, form, launch, name).write()
     order = (order_decision(node, form.kind == "looped"),) if node.kind == "scan" and not node.is_empty else ()
     constants = dict(launch.blocks)
     if form.kind == "persistent":

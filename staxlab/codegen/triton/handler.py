@@ -86,6 +86,10 @@ class TritonOps(Ops):
         self.writer(dims).emit(f"{line}  # {note}" if note else line, self.origins)
         return BlockValue(name, dtype, dims)
 
+    def check(self, text: str, dims: frozenset[str]) -> None:
+        """A statement that makes no value."""
+        self.writer(dims).emit(text, self.origins)
+
     def use(self, text: str) -> str:
         """Note which helpers and libraries a piece of text needs; returns the text."""
         for name, source in HELPERS.items():
@@ -200,7 +204,7 @@ class TritonOps(Ops):
             valid = f"(0 <= {wrapped}) & ({wrapped} < {bound})"
             guarded = f"({valid}) | ~({mask})" if mask else valid
             message = f"index out of bounds: expected 0 <= {wrapped} < {bound}"
-            self.writer(value.dims).emit(f'tl.device_assert({guarded}, "{message}")', self.origins)
+            self.check(f'tl.device_assert({guarded}, "{message}")', value.dims)
         symbol = Symbol(wrapped.name, 0, size.bounds().upper - 1)
         emission.space.symbol_dims[symbol] = value.dims
         return Expr.of(symbol)

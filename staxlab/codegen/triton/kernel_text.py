@@ -13,8 +13,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
-
 from ...errors import CodegenError
 from ...loops.expressions import Expr
 from ...loops.ir import Layout
@@ -23,13 +21,12 @@ from ...schedule.records import Schedule, ScheduleNode
 from ..kernel import KernelArgument
 from .handler import BlockValue, Emission, TritonOps
 from .launch import GRID_LIMIT, Launch
-from .operations import HELPERS, ROWS, constant_text, helper_closure, triton_dtype
+from .operations import HELPERS, helper_closure
+from .reductions import INDEX_PADDING, RowReduction, neutral_element
 from .scans import write_scan
 from .scatters import is_atomic, write_scatter
 from .space import BlockDim
 from .tiling import Form
-
-INDEX_PADDING = 2**31 - 1  # the position that lanes outside a row carry in argmax: larger than any real one
 
 
 @dataclass(frozen=True)
@@ -42,20 +39,13 @@ class KernelText:
     kernel_line: int
 
 
-def neutral_element(kind: str, dtype: torch.dtype) -> bool | int | float:
-    """The value that changes nothing when merged (Definition 6.3). CodegenError if the reduction has none."""
-    if kind in ("sum", "any"):
-        return False if dtype == torch.bool else 0
-    if kind in ("prod", "all"):
-        return True if dtype == torch.bool else 1
-    if kind in ("amax", "argmax", "amin", "argmin"):
-        lowest = kind in ("amax", "argmax")
-        if dtype == torch.bool:
-            return not lowest
-        if dtype.is_floating_point:
-            return float("-inf") if lowest else float("inf")
-        return torch.iinfo(dtype).min if lowest else torch.iinfo(dtype).max
-    raise CodegenError(f"reduction {kind!r} has no Triton form")
+def own_origins(node: ScheduleNode) -> Origins:
+    """Where the reduction and the store come from: the buffer's own nodes, those no operation of the body has; of a
+    node that reduces nothing, those of the operation whose value is stored."""
+    assert node.body is not None
+    result = next(s.origins for s in node.body.all_statements() if s.id == node.body.result)
+    own = node.origins - node.body.origins
+    return own or (result if node.kind in ("pointwise", "scatter") else node.origins)
 
 
 class KernelWriter:
@@ -136,29 +126,21 @@ class KernelWriter:
             return self._assemble()
         if self.node.kind == "scatter":
             target, value = self.node.body.replay_target(ops)
-            last = write_scatter(TritonOps(self.emission, self.own_origins), self.node, "out_ptr0", target, value)
-            self.outer.emit(last, self.own_origins)
+            last = write_scatter(TritonOps(self.emission, own_origins(self.node)), self.node, "out_ptr0", target, value)
+            self.outer.emit(last, own_origins(self.node))
             return self._assemble()
         if self.constant_result is not None:
             value = ops.constant(self.constant_result, self.node.accumulate_dtype)
             result, origins = value, self.node.origins
         else:
             value = self.node.body.replay(ops)
-            origins = self.own_origins
+            origins = own_origins(self.node)
             if self.node.kind == "scan":
                 write_scan(self, value, origins)
                 return self._assemble()
             result = value if self.form.kind == "pointwise" else self._reduce(value, origins)
         self._store(result, origins)
         return self._assemble()
-
-    @property
-    def own_origins(self) -> Origins:
-        """Where the reduction and the store come from: the buffer's own nodes, those no operation of the body has;
-        of a pointwise node, those of the operation whose value is stored."""
-        result = next(s.origins for s in self.node.body.all_statements() if s.id == self.node.body.result)
-        own = self.node.origins - self.node.body.origins
-        return own or (result if self.form.kind == "pointwise" else self.node.origins)
 
     def _assemble(self) -> KernelText:
         head = self._head()
@@ -233,10 +215,16 @@ class KernelWriter:
             head.emit(f"r0_base = tl.arange(0, R0_BLOCK){self.space.dim('r0_').slicing}", origins)
         return head
 
+    def _bodies(self) -> list[ScheduleNode]:
+        """The nodes whose bodies the kernel consists of."""
+        return [self.node]
+
     def _loop_names_used(self) -> set[str]:
-        expressions = [access.index for access in (*self.node.reads, *self.node.writes)]
-        for statement in self.node.body.all_statements():
-            expressions += [argument for argument in statement.args if isinstance(argument, Expr)]
+        expressions = []
+        for node in self._bodies():
+            expressions += [access.index for access in (*node.reads, *node.writes)]
+            for statement in node.body.all_statements():
+                expressions += [argument for argument in statement.args if isinstance(argument, Expr)]
         return self.space.used_names(self.space.flatten(expression) for expression in expressions)
 
     def _program_index(self, head: CodeWriter, dim: BlockDim, used: set[str]) -> None:
@@ -281,84 +269,12 @@ class KernelWriter:
 
     # -- reductions ---------------------------------------------------------------------------------------------------
 
-    def _row_mask(self) -> str:
-        """The mask of elements that take part in the reduction; rows past the end are never stored."""
-        return "r0_mask" if "r0_" in self.emission.masks else ""
-
     def _reduce(self, value: BlockValue, origins: Origins) -> BlockValue:
-        ops = TritonOps(self.emission, origins)
-        kind, dtype = self.node.reduction, self.node.accumulate_dtype
-        if dtype == torch.bool:
-            # One bit cannot be merged by maximum and minimum; a byte can, and "any" is the maximum of 0 and 1.
-            value = ops.emit(f"{value}.to(tl.int8)", torch.int8, value.dims)
-            kind = {"any": "amax", "all": "amin"}.get(kind, kind)
-            dtype = torch.int8
-        elif kind in ("any", "all"):
-            raise CodegenError(f"{self.node.name}: {kind} merges bools, not {dtype}")
-        value = ops.broadcast(value)
-        if kind in ("argmax", "argmin"):
-            return self._reduce_positions(ops, value, kind, dtype)
-        neutral = constant_text(neutral_element(kind, dtype), dtype)
-        mask = self._row_mask()
+        reduction = RowReduction(self, self.node, origins)
+        reduction.take(value)
         if self.looped:
-            total = f"_{ops.fresh()}"
-            merged = self._merge_text(ops, kind, dtype, total, value.name)
-            if mask:
-                merged = f"tl.where({mask}, {merged}, {total})"
-            self.inner.emit(f"{total} = {merged}", origins)
-            start = f"{total} = tl.full({self.space.shape()}, {neutral}, {triton_dtype(dtype)})"
-            self.close_loop([(start, origins)])
-            value = BlockValue(total, dtype, self.space.all)
-        elif mask:
-            note = "past the row's end: the neutral element"
-            value = ops.emit(f"tl.where({mask}, {value}, {neutral})", dtype, self.space.all, note)
-        rows = frozenset({"x"})
-        text = ops.use(self._along_row(kind, dtype, value.name))
-        return ops.emit(f"{text}[:, None].to({triton_dtype(dtype)})", dtype, rows, kind)
-
-    def _merge_text(self, ops: TritonOps, kind: str, dtype: torch.dtype, a: str, b: str) -> str:
-        """How a lane's partial result takes in one more element."""
-        operation = {"sum": "add", "prod": "mul", "amax": "maximum", "amin": "minimum"}[kind]
-        return ops.use(ROWS[operation].template(dtype).format(a=a, b=b, T=triton_dtype(dtype)))
-
-    def _along_row(self, kind: str, dtype: torch.dtype, value: str) -> str:
-        """How a block merges along its second axis."""
-        if kind == "sum":
-            return f"tl.sum({value}, 1)"
-        if kind == "prod":
-            return f"tl.reduce({value}, 1, merge_product)"
-        if not dtype.is_floating_point:
-            return f"tl.{'max' if kind == 'amax' else 'min'}({value}, 1)"
-        return f"tl.reduce({value}, 1, {'merge_greater' if kind == 'amax' else 'merge_smaller'})"
-
-    def _reduce_positions(self, ops: TritonOps, value: BlockValue, kind: str, dtype: torch.dtype) -> BlockValue:
-        """argmax and argmin: (value, position) pairs; a lane outside the row carries a position past every real one."""
-        origins, shape, mask = ops.origins, self.space.shape(), self._row_mask()
-        neutral = constant_text(neutral_element(kind, dtype), dtype)
-        merge = ops.use(f"merge_{kind}")
-        large = self.space.dim("r0_").numel > INDEX_PADDING
-        index_type, padding = ("tl.int64", 2**63 - 1) if large else ("tl.int32", INDEX_PADDING)
-        here = ops.emit(
-            f"tl.broadcast_to(r0_index.to({index_type}), {shape})", torch.int32, self.space.all, "positions in the row"
-        )
-        if mask:
-            value = ops.emit(f"tl.where({mask}, {value}, {neutral})", dtype, self.space.all)
-            here = ops.emit(f"tl.where({mask}, {here}, {padding})", torch.int32, self.space.all)
-        if self.looped:
-            best, place = f"_{ops.fresh()}", f"_{ops.fresh()}"
-            self.inner.emit(f"{best}, {place} = {merge}({best}, {place}, {value}, {here})", origins)
-            self.close_loop(
-                [
-                    (f"{best} = tl.full({shape}, {neutral}, {triton_dtype(dtype)})", origins),
-                    (f"{place} = tl.full({shape}, {padding}, {index_type})", origins),
-                ]
-            )
-            value = BlockValue(best, dtype, self.space.all)
-            here = BlockValue(place, torch.int32, self.space.all)
-        rows = frozenset({"x"})
-        first, second = ops.fresh(), ops.fresh()
-        self.outer.emit(f"{first}, {second} = tl.reduce(({value}, {here}), 1, {merge})", origins)
-        return ops.emit(f"{second}[:, None].to(tl.int64)", torch.int64, rows, kind)
+            self.close_loop(reduction.starts)
+        return reduction.finish()
 
     def close_loop(self, starts: list[tuple[str, Origins]]) -> None:
         """Put the accumulators and the loop around everything written to the inner writer so far."""

@@ -23,6 +23,7 @@ from .space import BlockDim
 from .tiling import LANES_ACROSS, PERSISTENT_INNER, PERSISTENT_OUTER, STEP_INNER, STEP_OUTER, Form, next_power_of_two
 
 LATENCY = 600e-9  # seconds from a load to its data, the chapter's estimate
+STEP_LANES = 512  # elements of a row held whole that a warp takes, sixteen to a lane
 GRID_LIMIT = 65535  # largest second grid dimension
 
 
@@ -58,7 +59,9 @@ def choose_launch(form: Form, name: str, element_bytes: int, device: DeviceSpec)
         rows, length, inner = form.space.dim("x").numel, form.space.dim("r0_").numel, form.inner
         short = length <= (PERSISTENT_INNER if inner else PERSISTENT_OUTER)
         # A longer row that is persistent all the same is a loop of one step without the loop.
-        rule = _persistent if form.kind == "persistent" and short else _looped
+        rule = _looped
+        if form.kind == "persistent":
+            rule = _persistent if short else _long_row if inner and length > STEP_INNER else _looped
         blocks, warps = rule(rows, length, inner, wanted)
     return configured(form, name, element_bytes, device, blocks, warps)
 
@@ -124,6 +127,12 @@ def _persistent(xnumel: int, length: int, inner: bool, wanted: int) -> tuple[dic
     row = next_power_of_two(length)
     rows = _shrink(max(2, 1024 // row), xnumel, wanted, 1 if inner else 32)
     return {"XBLOCK": rows, "R0_BLOCK": row}, _warps(rows * row)
+
+
+def _long_row(xnumel: int, length: int, inner: bool, wanted: int) -> tuple[dict[str, int], int]:
+    """A row that several members share is held at lengths at which one reduction alone would walk along it."""
+    row = next_power_of_two(length)
+    return {"XBLOCK": 1, "R0_BLOCK": row}, min(32, row // STEP_LANES)
 
 
 def _looped(xnumel: int, length: int, inner: bool, wanted: int) -> tuple[dict[str, int], int]:

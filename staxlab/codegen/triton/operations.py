@@ -280,6 +280,14 @@ def later_argmin(value_a, index_a, value_b, index_b):
     taken = (value_b != value_b) | ((value_b <= value_a) & (value_a == value_a))
     return tl.where(taken, value_b, value_a), tl.where(taken, index_b, index_a)
 ''',
+    "merge_exponential_into": '''
+@triton.jit
+def merge_exponential_into(greatest, total, value):
+    """Take a value into (greatest, sum of exp(value - greatest)), the pair that a softmax needs of its row."""
+    new = tl.maximum(greatest, value, tl.PropagateNan.ALL)
+    before = tl.where(greatest == new, total, total * libdevice.exp(greatest - new))
+    return new, before + tl.where(value == float("-inf"), 0.0, libdevice.exp(value - new))
+''',
     "merge_exponentials": '''
 @triton.jit
 def merge_exponentials(a, b):

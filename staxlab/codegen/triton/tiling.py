@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from ...loops.body import MemoryAccess
 from ...loops.expressions import Expr, Symbol
 from ...options import Decision
+from ...schedule.programs import residence
 from ...schedule.records import Schedule, ScheduleNode
 from .space import INT32_MAX, BlockSpace, coefficient_along, group, largest_magnitude
 
@@ -75,7 +76,9 @@ def longest_step(rows: int, inner: bool) -> int:
 def choose_form(schedule: Schedule, node: ScheduleNode, step: int | None = None) -> Form:
     """The form of a node's kernel with the decisions that led to it. ``step`` is the R0_BLOCK, where it is given by
     hand: then a reduction is persistent exactly if that holds a row."""
-    if node.kind in ("pointwise", "scatter") or node.reduction_numel == 0:
+    if node.members:
+        space, kind, inner, decisions = _fused_space(schedule, node, step)
+    elif node.kind in ("pointwise", "scatter") or node.reduction_numel == 0:
         space, decision = _pointwise_space(schedule, node)
         kind, inner, decisions = "pointwise", True, [decision]
     else:
@@ -133,16 +136,45 @@ def _reduction_space(
         "reduction-direction", node.name, "inner" if inner else "outer", along_rows if inner else across_rows,
         ("inner", "outer"), (("bytes contiguous along the reduction", along), ("across it", across)),
     )  # fmt: skip
-    form = _persistent_or_looped(node, inner, step)
+    form = _persistent_or_looped(node.name, node.numel, node.reduction_numel, inner, step)
     return space, form.choice, inner, [direction, form]
 
 
-def _persistent_or_looped(node: ScheduleNode, inner: bool, step: int | None) -> Decision:
+def _fused_space(
+    schedule: Schedule, node: ScheduleNode, step: int | None
+) -> tuple[BlockSpace, str, bool, list[Decision]]:
+    """Of nodes that share a kernel: their rows, and the columns that its reductions run along, if there are any."""
+    (row,) = node.row_loops
+    reduced = [member for member in node.members if member.kind == "reduction"]
+    if not reduced:
+        reason = "elementwise values of equally many points, neighbours of which are neighbours in memory"
+        decision = Decision("tiling", node.name, "1-D", reason, ("1-D", "2-D"))
+        return BlockSpace((group("x", (row,), {row: node.rows}, 0, 1),)), "pointwise", True, [decision]
+    columns, length = reduced[0].body.reduction_indices, reduced[0].reduction_numel
+    extents = {row: node.rows} | dict.fromkeys(columns, length)
+    space = BlockSpace((group("x", (row,), extents, 0, 2), group("r0_", columns, extents, 1, 2)))
+    moved = [(schedule.bytes_of(a), a.index) for a in accesses_of(node)]
+    along = sum(b for b, index in moved if columns and coefficient_along(index, columns[0]) == 1)
+    across = sum(b for b, index in moved if columns and coefficient_along(index, row) == 1
+                 and columns[0] in index.symbols)  # fmt: skip
+    inner = along >= across
+    reason = "lanes run along the rows" if inner else "neighbouring rows, not columns, are adjacent in memory"
+    direction = Decision(
+        "reduction-direction", node.name, "inner" if inner else "outer", reason, ("inner", "outer"),
+        (("bytes contiguous along the row", along), ("across it", across)),
+    )  # fmt: skip
+    if inner and step is None:
+        form = residence(node.name, node.members, length, schedule.layouts, schedule.device)
+    else:
+        form = _persistent_or_looped(node.name, node.rows, length, inner, step)
+    return space, form.choice, inner, [direction, form]
+
+
+def _persistent_or_looped(name: str, rows: int, length: int, inner: bool, step: int | None) -> Decision:
     """Whether a block holds a row whole. By the rule of Section 9.4 up to a length that leaves registers for whatever
     else a kernel does with the row; beyond it too where the first step of a loop would be its last."""
-    length = node.reduction_numel
     limit = PERSISTENT_INNER if inner else PERSISTENT_OUTER
-    longest = longest_step(node.numel, inner) if step is None else step
+    longest = longest_step(rows, inner) if step is None else step
     how = "along" if inner else "across"
     kind = "persistent" if length <= (max(limit, longest) if step is None else step) else "looped"
     if step is not None:
@@ -158,7 +190,7 @@ def _persistent_or_looped(node: ScheduleNode, inner: bool, step: int | None) -> 
     else:
         reason = f"a row of {length} does not fit into one step of at most {longest} elements: the row is walked along"
     inputs = (("reduction length", length), ("limit of the rule", limit), ("longest step", longest))
-    return Decision("persistent-reduction", node.name, kind, reason, ("persistent", "looped"), inputs)
+    return Decision("persistent-reduction", name, kind, reason, ("persistent", "looped"), inputs)
 
 
 def _read_bytes(schedule: Schedule, node: ScheduleNode, loop: Symbol) -> int:
@@ -169,8 +201,9 @@ def _index_width(node: ScheduleNode, space: BlockSpace) -> tuple[bool, Decision]
     """32-bit subscripts where every one provably fits, with room for the lanes past the end of the last block."""
     points = max((dim.numel for dim in space.dims), default=0)
     expressions: list[Expr] = [access.index for access in accesses_of(node)]
-    for statement in node.body.all_statements():
-        expressions += [argument for argument in statement.args if isinstance(argument, Expr)]
+    for part in node.members or (node,):
+        for statement in part.body.all_statements():
+            expressions += [argument for argument in statement.args if isinstance(argument, Expr)]
     largest = max((largest_magnitude(space.flatten(expression)) for expression in expressions), default=0)
     bound = max(points + LANE_ROOM, largest)
     wide = not bound <= INT32_MAX
