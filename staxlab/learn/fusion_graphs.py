@@ -89,14 +89,14 @@ def graph_of(answer: Any) -> FusionProblem:
         if key not in answer:
             raise Malformed(f"{key!r} is missing")
     nodes = []
-    for node in answer["nodes"]:
+    for node in _listed(answer["nodes"], "nodes"):
         if not isinstance(node, list | tuple) or len(node) != 3 or not isinstance(node[0], str):
             raise Malformed(f"{result_text(node)} is no (name, buffers read, buffers written)")
         nodes.append((node[0], *map(_names, node[1:])))
     if not nodes:
         raise Malformed("it has no nodes")
     pairs = []
-    for pair in answer.get("forbidden", ()):
+    for pair in _listed(answer.get("forbidden", ()), "forbidden"):
         pair = _names(pair)
         if len(pair) != 2:
             raise Malformed(f"{result_text(pair)} is no pair")
@@ -108,6 +108,12 @@ def graph_of(answer: Any) -> FusionProblem:
         return FusionProblem.build(nodes, sizes, results=_names(answer["results"]), forbidden=pairs)
     except (ScheduleError, TypeError) as error:
         raise Malformed(getattr(error, "what", str(error))) from None
+
+
+def _listed(value: Any, key: str) -> Any:
+    if not isinstance(value, list | tuple | set | frozenset):
+        raise Malformed(f"{key} are {result_text(value)} and not a list")
+    return value
 
 
 def _names(value: Any) -> list[str]:
