@@ -29,6 +29,7 @@ from ..loops.ir import (
 )
 from ..loops.normalize import is_empty, normalize
 from ..options import Decision, DeviceSpec, Options
+from .column_blocks import in_blocks
 from .execution_order import in_best_order, node_has_effect
 from .fusion import Fusion, fuse
 from .programs import ProgramFusion
@@ -37,10 +38,18 @@ from .records import Schedule, ScheduleNode, buffers_read, extern_arguments
 
 def schedule(program: LoopProgram, device: DeviceSpec, options: Options) -> Schedule:
     """Order the buffers a program's outputs need and describe each as a node; fuse them, by the rules of the device
-    (:mod:`.fusion`, :mod:`.programs`).
+    (:mod:`.fusion`, :mod:`.programs`), on a CPU with column sums in two steps where that saves traffic
+    (:mod:`.column_blocks`).
 
     Raises ScheduleError if a buffer is read before it is computed.
     """
+    found = _scheduled(program, device, options)
+    if options.fuse and not device.is_gpu:
+        found = in_blocks(found, lambda changed: _scheduled(changed, device, options))
+    return found
+
+
+def _scheduled(program: LoopProgram, device: DeviceSpec, options: Options) -> Schedule:
     layouts = {b.name: b.layout for b in (*program.inputs, *program.buffers)}
     dtypes = {name: layout.dtype for name, layout in layouts.items()}
     producer: dict[str, str] = {}

@@ -27,7 +27,7 @@ from dataclasses import dataclass, replace
 from ..loops.body import MemoryAccess
 from ..loops.ir import Layout
 from ..options import Decision
-from .legality import Legality, Space, Way
+from .legality import ONE_ROW, Legality, Space, Way
 from .records import ScheduleNode
 from .rows import RowView, has_rows, place
 
@@ -104,7 +104,7 @@ class Fusion:
         self.pairs: dict[tuple[frozenset[str], frozenset[str]], Pair] = {}
         self.merges: list[Pair] = []
         self.nodes = {node.name: node for node in nodes}
-        self.rules = Legality(layouts)
+        self.rules = Legality(layouts, nodes)
         self.readers: dict[str, set[str]] = {}
         for node in nodes:
             for access in node.reads:
@@ -117,6 +117,7 @@ class Fusion:
         while True:
             legal = [pair for pair in self.pairs.values() if pair.merged is not None and pair.bytes_saved > 0]
             if not legal:
+                self._gather()
                 return self._ordered()
             best = max(legal, key=self.score)
             # Merges of others may have led a path from one to the other since the pair was weighed.
@@ -124,6 +125,20 @@ class Fusion:
                 self._weigh(best.first, best.second)
             else:
                 self._merge(best)
+
+    def _gather(self) -> None:
+        """Merge nodes with little to do that share nothing: a kernel takes longer to compile, and to call, than they
+        take to run. Each is tried with the group before it alone."""
+        before: Group | None = None
+        for group in self._ordered():
+            if not all(ONE_ROW in self.rules.spaces(node) for node in group.members):
+                continue
+            pair = self._pair(before, group) if before is not None else None
+            if pair is not None and pair.merged is not None and pair.merged.space == ONE_ROW:
+                self._merge(pair)
+                before = pair.merged
+            else:
+                before = group
 
     # -- candidates ---------------------------------------------------------------------------------------------------
 
@@ -325,7 +340,10 @@ def fuse(
         before = dict.fromkeys(name[p] for node in group.members for p in node.predecessors if p not in group.names)
         joined = _joined(group, nodes, run) if group.views else group.members[0]
         found.append(replace(joined, name=name[group.members[0].name], predecessors=tuple(before)))
-    return found, tuple(_decision(pair) for pair in (*run.merges, *run.pairs.values()))
+    return found, (
+        *(_decision(pair, True) for pair in run.merges),
+        *(_decision(pair, False) for pair in run.pairs.values()),
+    )
 
 
 def _joined(group: Group, nodes: list[ScheduleNode], run: Fusion) -> ScheduleNode:
@@ -373,11 +391,12 @@ def _points(views: tuple[RowView, ...]) -> int:
     return max(view.node.numel * max(view.node.reduction_numel, 1) for view in views)
 
 
-def _decision(pair: Pair) -> Decision:
+def _decision(pair: Pair, is_merged: bool) -> Decision:
     subject = " + ".join(sorted((*pair.first.names, *pair.second.names)))
     inputs = (("bytes saved", pair.bytes_saved), ("nodes between", pair.distance - 1))
     if pair.merged is None:
         return Decision("fuse", subject, None, f"{pair.rule}: {pair.reason}", ("vertical", "horizontal", None), inputs)
-    reason = f"over {pair.merged.rows:,} rows" if pair.bytes_saved else "nothing would be saved"
-    choice = pair.kind if pair.bytes_saved else None
+    over = f"over {pair.merged.rows:,} rows" if pair.merged.space else "one after the other: both have little to do"
+    reason = over if is_merged else "nothing would be saved"
+    choice = pair.kind if is_merged else None
     return Decision("fuse", subject, choice, reason, ("vertical", "horizontal", None), inputs)

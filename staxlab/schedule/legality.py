@@ -2,9 +2,9 @@
 
 A *way* of running nodes in one kernel gives each of them a :class:`~.rows.RowView` over the same rows. Rows run side
 by side, and inside a row one node after the other: so a way is legal if every row reads, of what the nodes write, only
-what the same row wrote. That is Proposition 7.3 with rows for iterations, a distance of zero; within the row any distance
-will do, since a node has ended before the next begins, which is more than Proposition 7.2 asks. The remaining rules
-are matters of cost. All of them look at shapes alone, never at the number of threads.
+what the same row wrote. That is Proposition 7.3 with rows for iterations: a distance of zero. Within the row any
+distance will do, since a node has ended before the next begins (Proposition 7.2 asks for less). The remaining rules are
+matters of cost. All of them look at shapes alone, never at the number of threads.
 
 Rows without a loop are one row. Nodes with so little to do that no threads are started for them may share it whatever
 they read of each other.
@@ -40,6 +40,9 @@ BLOCK_ELEMENTS = 4096
 ONE_ROW: Space = ()
 LITTLE_WORK = 1 << 16
 
+#: Distances between rows that elementwise loops are cut at.
+MOST_PARTS = 4
+
 #: Steps of a search for a way before it is given up.
 MOST_STEPS = 400
 
@@ -53,8 +56,9 @@ def work(node: ScheduleNode) -> int:
 class Legality:
     """The rules over one program's buffers. Answers are kept."""
 
-    def __init__(self, layouts: Mapping[str, Layout]):
+    def __init__(self, layouts: Mapping[str, Layout], nodes: Sequence[ScheduleNode] = ()):
         self.layouts = layouts
+        self.parts = _parts(nodes)
         self._views: dict[tuple[str, Space], list[RowView]] = {}
         self._spaces: dict[str, set[Space]] = {}
         self._unfit: dict[tuple, Problem | None] = {}
@@ -69,7 +73,7 @@ class Legality:
             found = row_spaces(node) if has_rows(node) else set()
             if node.kind == "pointwise" and node.ranges and (part := _block(node.ranges[-1])):
                 found.add((node.ranges[-1] // part,))
-            if work(node) <= LITTLE_WORK:
+            if has_rows(node) and work(node) <= LITTLE_WORK:
                 found.add(ONE_ROW)
             self._spaces[node.name] = found
         return self._spaces[node.name]
@@ -77,7 +81,7 @@ class Legality:
     def views(self, node: ScheduleNode, space: Space) -> list[RowView]:
         """The ways of taking such rows of a node to the front."""
         if (node.name, space) not in self._views:
-            self._views[node.name, space] = list(row_views(node, space))
+            self._views[node.name, space] = list(row_views(node, space, self.parts))
         return self._views[node.name, space]
 
     def unfit(self, view: RowView) -> Problem | None:
@@ -176,6 +180,16 @@ class Legality:
             return (not space, -size, len(space), space)
 
         return sorted(spaces, key=rank)
+
+
+def _parts(nodes: Sequence[ScheduleNode]) -> tuple[int, ...]:
+    """How far apart the rows of the program's reductions are: elementwise loops are cut alike."""
+    found: dict[int, None] = {}
+    for node in nodes:
+        if node.kind == "reduction" and node.body is not None and len(node.reduction_ranges) > 1:
+            steps = (a.index.coefficient(symbol) for a in node.reads for symbol in node.body.indices)
+            found |= {int(step): None for step in steps if step is not None and step.is_constant and int(step) > 1}
+    return tuple(found)[:MOST_PARTS]
 
 
 @lru_cache(maxsize=1024)

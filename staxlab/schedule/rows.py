@@ -80,21 +80,27 @@ def row_spaces(node: ScheduleNode) -> set[tuple[int, ...]]:
     return {space for count in range(1, MOST_LOOPS + 1) for space in itertools.combinations(kept, count)}
 
 
-def row_views(node: ScheduleNode, space: Sequence[int]) -> Iterator[RowView]:
-    """The ways of taking loops over rows of these extents to the front of a node that has some, MOST_WAYS at most."""
+def row_views(node: ScheduleNode, space: Sequence[int], parts: Sequence[int] = ()) -> Iterator[RowView]:
+    """The ways of taking loops over rows of these extents to the front of a node that has some, MOST_WAYS at most.
+
+    A merged loop is cut so that its rows are outermost; or, for each of ``parts``, so that so many iterations are
+    inside them and more rows around.
+    """
     body = node.body
     assert body is not None
     names = [ROW] if len(space) == 1 else [f"{ROW}{k}" for k in range(len(space))]
     loops = tuple(Symbol(name, 0, n - 1) for name, n in zip(names, space, strict=True))
     kept = tuple(zip(body.indices, node.ranges, strict=True))
-    for number, (values, rest) in enumerate(itertools.islice(_taken({}, kept, loops), MOST_WAYS)):
+    for number, (values, rest) in enumerate(itertools.islice(_taken({}, kept, loops, parts), MOST_WAYS)):
         yield replace(_view(node, loops, values, rest), number=number)
 
 
 _Loops = tuple[tuple[Symbol, int], ...]
 
 
-def _taken(values: dict[Symbol, Expr], kept: _Loops, loops: tuple[Symbol, ...]) -> Iterator[tuple[dict, _Loops]]:
+def _taken(
+    values: dict[Symbol, Expr], kept: _Loops, loops: tuple[Symbol, ...], parts: Sequence[int]
+) -> Iterator[tuple[dict, _Loops]]:
     """Loops to take the place of ``kept`` so that ``loops`` are in front, and what the old indices are in terms of
     the new ones."""
     if not loops:
@@ -103,18 +109,28 @@ def _taken(values: dict[Symbol, Expr], kept: _Loops, loops: tuple[Symbol, ...]) 
     first, rows = loops[0], int(loops[0].upper) + 1
     for position, (symbol, extent) in enumerate(kept):
         before, after = kept[:position], kept[position + 1 :]
-        if extent == rows:
-            inner: _Loops = ()
-            value = Expr.of(first)
-        elif extent % rows == 0:
-            part = Symbol(f"{symbol.name}_part", 0, extent // rows - 1)
-            inner = ((part, extent // rows),)
-            value = Expr.of(first) * (extent // rows) + Expr.of(part)
-        else:
-            continue
-        changed = {old: expression.substitute({symbol: value}) for old, expression in values.items()}
-        changed.setdefault(symbol, value)
-        yield from _taken(changed, (*before, *inner, *after), loops[1:])
+        for value, inner in _cuts(symbol, extent, first, rows, parts):
+            changed = {old: expression.substitute({symbol: value}) for old, expression in values.items()}
+            changed.setdefault(symbol, value)
+            yield from _taken(changed, (*before, *inner, *after), loops[1:], parts)
+
+
+def _cuts(
+    symbol: Symbol, extent: int, row: Symbol, rows: int, parts: Sequence[int]
+) -> Iterator[tuple[Expr, _Loops]]:
+    """The ways of finding a loop over rows in a loop: what its index is then, and the loops that are left."""
+    if extent == rows:
+        yield Expr.of(row), ()
+        return
+    sizes = [extent // rows] if extent % rows == 0 else []
+    sizes += [part for part in parts if 1 < part and extent % (rows * part) == 0 and rows * part < extent]
+    for size in sizes:
+        inner, around = Symbol(f"{symbol.name}_part", 0, size - 1), extent // (rows * size)
+        value, loops = Expr.of(row) * size + Expr.of(inner), ((inner, size),)
+        if around > 1:
+            outer = Symbol(f"{symbol.name}_around", 0, around - 1)
+            value, loops = Expr.of(outer) * (rows * size) + value, ((outer, around), *loops)
+        yield value, loops
 
 
 def _view(node: ScheduleNode, loops: tuple[Symbol, ...], values: dict[Symbol, Expr], rest: _Loops) -> RowView:
