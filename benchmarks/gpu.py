@@ -1,6 +1,7 @@
 """Bandwidth on a CUDA device: eager, torch.compile and staxlab in one process, timed with CUDA events.
 
     python -m benchmarks.gpu --out benchmarks/results/gpu.json
+    python -m benchmarks.gpu --fused --out fused.json      only reductions that share a kernel: softmax, norms...
     python -m benchmarks.gpu --sweep --out sweep.json      launch configurations of each kernel, by hand
 
 Peers take turns reading by reading. A reading is the time between two events around several calls, divided by their
@@ -14,6 +15,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import math
 import statistics
 import time
 from collections.abc import Callable, Iterator
@@ -31,13 +33,15 @@ READING_SECONDS = 2e-3
 
 @dataclass(frozen=True)
 class GpuCase:
-    """A function, the shapes of its inputs, and the elements any program must move."""
+    """A function, the shapes of its inputs, the first of which has rows, and the elements any program must move. A case
+    with ``labels`` takes an int64 number of a column for each row besides, and moves it."""
 
     name: str
     function: Callable[..., Any]
-    shapes: tuple[tuple[int, int], ...]
+    shapes: tuple[tuple[int, ...], ...]
     elements: int
     dtype: torch.dtype = torch.float32
+    labels: bool = False
 
     @property
     def title(self) -> str:
@@ -46,11 +50,22 @@ class GpuCase:
 
     @property
     def least_bytes(self) -> int:
-        return self.elements * self.dtype.itemsize
+        return self.elements * self.dtype.itemsize + (8 * self.shapes[0][0] if self.labels else 0)
 
-    def inputs(self, seed: int) -> list[torch.Tensor]:
-        generator = torch.Generator("cuda").manual_seed(seed)
-        return [torch.randn(s, generator=generator, device="cuda").to(self.dtype) for s in self.shapes]
+    def inputs(self, seed: int, device: str = "cuda") -> list[torch.Tensor]:
+        generator = torch.Generator(device).manual_seed(seed)
+        made = [torch.randn(s, generator=generator, device=device).to(self.dtype) for s in self.shapes]
+        if self.labels:
+            rows, columns = self.shapes[0]
+            made.append(torch.randint(columns, (rows,), generator=generator, device=device))
+        return made
+
+    def head(self, inputs: list[torch.Tensor], rows: int = 512) -> list[torch.Tensor]:
+        """The first rows of the inputs, in double precision; of a transposition, all."""
+        if self.name == "transpose_add":
+            return [t.double() for t in inputs]
+        cut = [t[:rows] if t.shape[0] == inputs[0].shape[0] else t for t in inputs]
+        return [t.double() if t.is_floating_point() else t for t in cut]
 
 
 def from_table(name: str, size: tuple[int, int], dtype: torch.dtype = torch.float32) -> GpuCase:
@@ -86,6 +101,46 @@ def all_cases() -> list[GpuCase]:
     ]
 
 
+def layer_norm(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+    return torch.nn.functional.layer_norm(x, weight.shape, weight, bias)
+
+
+def rms_norm(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    return x * torch.rsqrt((x * x).mean(-1, keepdim=True) + 1e-6) * weight
+
+
+def cross_entropy_rows(x: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    return torch.nn.functional.cross_entropy(x, labels, reduction="none")
+
+
+def norm_case(size: tuple[int, int], dtype: torch.dtype = torch.float32) -> GpuCase:
+    rows, columns = size
+    return GpuCase("layer_norm", layer_norm, (size, (columns,), (columns,)), 2 * rows * columns + 2 * columns, dtype)
+
+
+def rms_case(size: tuple[int, int], dtype: torch.dtype = torch.float32) -> GpuCase:
+    rows, columns = size
+    return GpuCase("rms_norm", rms_norm, (size, (columns,)), 2 * rows * columns + columns, dtype)
+
+
+def cross_entropy_case(size: tuple[int, int]) -> GpuCase:
+    rows, columns = size
+    return GpuCase("cross_entropy_rows", cross_entropy_rows, (size,), rows * columns + rows, labels=True)
+
+
+def fused_cases() -> list[GpuCase]:
+    """Reductions that share a kernel with their neighbours (Sections 7 and 9.4): short rows, long ones, longest."""
+    large = (65536, 2048)
+    return [
+        from_table("softmax_library", (16384, 1000)), from_table("softmax_five_operators", (16384, 1000)),
+        from_table("softmax_library", (16384, 8192)), from_table("softmax_library", (4096, 32768)),
+        from_table("softmax_library", (16384, 8192), torch.bfloat16), from_table("example_7_1", large),
+        from_table("example_7_2", large), norm_case((65536, 1024)), norm_case((65536, 1024), torch.bfloat16),
+        norm_case((4096, 16384)), rms_case((16384, 4096)), rms_case((65536, 1024), torch.bfloat16),
+        cross_entropy_case((16384, 1000)), cross_entropy_case((4096, 32000)),
+    ]  # fmt: skip
+
+
 # --- Timing -----------------------------------------------------------------------------------------------------------
 
 
@@ -116,7 +171,7 @@ def measure(case: GpuCase, readings: int) -> dict[str, Any]:
     from staxlab.measure.timing import median_interval
 
     cache = torch.cuda.get_device_properties(0).L2_cache_size
-    per_set = sum(r * c for r, c in case.shapes) * case.dtype.itemsize
+    per_set = sum(math.prod(shape) for shape in case.shapes) * case.dtype.itemsize
     sets = [case.inputs(k) for k in range(max(1, -(-4 * cache // per_set)))]
     peers = peers_of(case)
     record: dict[str, Any] = {
@@ -126,8 +181,7 @@ def measure(case: GpuCase, readings: int) -> dict[str, Any]:
         "least_bytes": case.least_bytes,
     }
     record["input_sets"], record["peers"] = len(sets), {}
-    some = [t[:512].double() if case.name != "transpose_add" else t.double() for t in sets[0]]
-    reference = _tuple(case.function(*some))
+    reference = _tuple(case.function(*case.head(sets[0])))
     runners: dict[str, Callable[[list[torch.Tensor]], Any]] = {}
     for name, function in peers.items():
         began = time.perf_counter()
@@ -241,7 +295,7 @@ def configurations(kernel: Any) -> list[tuple[dict[str, int], int, int]]:
         return [
             ({"XBLOCK": x, "R0_BLOCK": row}, w, 1)
             for x in (1, 2, 4, 8, 16, 32, 64)
-            for w in (1, 2, 4, 8)
+            for w in (1, 2, 4, 8, 16, 32)
             if 64 * w <= x * row <= 1024 * w
         ]
     return [
@@ -263,9 +317,10 @@ def sweep(case: GpuCase, readings: int = 5) -> dict[str, Any]:
     inputs = case.inputs(0)
     compilation = staxlab.explain(case.function, *inputs)
     (node,), schedule = compilation.schedule.nodes, compilation.schedule
-    layout = schedule.layouts[node.buffers[0]]
-    out = torch.empty_strided(layout.shape, layout.stride, dtype=layout.dtype, device="cuda")
-    tensors = dict(zip(schedule.inputs, inputs, strict=True)) | {node.buffers[0]: out}
+    tensors = dict(zip(schedule.inputs, inputs, strict=True))
+    for buffer in node.buffers:
+        layout = schedule.layouts[buffer]
+        tensors[buffer] = torch.empty_strided(layout.shape, layout.stride, dtype=layout.dtype, device="cuda")
     chosen = compilation.kernels[0]
     rules = ({**chosen.launch["constants"]}, chosen.launch["num_warps"])
     rows = []
@@ -304,6 +359,7 @@ def main(arguments: list[str] | None = None) -> int:
     p = argparse.ArgumentParser(prog="python -m benchmarks.gpu", description=__doc__.split("\n")[0])
     p.add_argument("--readings", type=int, default=15)
     p.add_argument("--sweep", action="store_true", help="launch configurations instead of peers")
+    p.add_argument("--fused", action="store_true", help="the cases in which reductions share a kernel, alone")
     p.add_argument("--only", default="", help="only cases whose name contains this")
     p.add_argument("--out", type=Path)
     options = p.parse_args(arguments)
@@ -320,7 +376,7 @@ def main(arguments: list[str] | None = None) -> int:
     print(f"{record['machine']['device']}: copy {record['copy_bandwidth'] / 1e12:.2f} TB/s")
     wrong = 0
     if options.sweep:
-        for case in sweep_cases():
+        for case in fused_cases() if options.fused else sweep_cases():
             if options.only in case.name:
                 found = sweep(case)
                 record["cases"].append(found)
@@ -332,15 +388,17 @@ def main(arguments: list[str] | None = None) -> int:
                     )
                 _write(options.out, record)
         return 0
-    record["host_overhead_s"] = host_overhead()
-    print("host time per call:", {k: f"{v * 1e6:.1f} us" for k, v in record["host_overhead_s"].items()})
-    for case in all_cases():
+    if not options.fused:
+        record["host_overhead_s"] = host_overhead()
+        print("host time per call:", {k: f"{v * 1e6:.1f} us" for k, v in record["host_overhead_s"].items()})
+    for case in fused_cases() if options.fused else all_cases():
         if options.only not in case.name:
             continue
         found = measure(case, options.readings)
         record["cases"].append(found)
         figures = {k: f"{v['effective_bandwidth'] / 1e12:.2f}" for k, v in found["peers"].items()}
-        print(f"{found['title']:42s} TB/s {figures}  x{found['ratio_to_torch_compile']:.3f} of torch.compile")
+        ratios = f"x{found['ratio_to_torch_compile']:.3f} of torch.compile, x{found['ratio_to_eager']:.3f} of eager"
+        print(f"{found['title']:42s} TB/s {figures}  {ratios}, kernels: {len(found['staxlab_kernels'])}", flush=True)
         allowed = 1e-2 + 100 * found["peers"]["eager"]["max_error"]
         wrong += any(entry.get("max_error", 0.0) > allowed for entry in found["peers"].values())
         _write(options.out, record)
