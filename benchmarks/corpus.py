@@ -76,11 +76,11 @@ def _training(case: training.Case) -> Program:
     )  # fmt: skip
 
 
-def example_4_4(x: torch.Tensor) -> torch.Tensor:
-    """Changes its argument in place, and gives back what it was computed from."""
-    y = x + 1
+def example_4_4(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """Changes both arguments in place, one as a whole and one in its first row."""
     x.mul_(2)
-    return y * x
+    y[0].add_(1)
+    return x + y
 
 
 def rms_norm(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
@@ -130,8 +130,8 @@ def _tensors(*shapes: tuple[int, ...]) -> list[torch.Tensor]:
 
 
 FRAGMENTS: tuple[Program, ...] = (
-    Program("example_4_4", "Example 4.4: an argument changed in place", lambda: (example_4_4, _tensors((1024, 512))),
-            "fragments"),
+    Program("example_4_4", "Example 4.4: arguments changed in place",
+            lambda: (example_4_4, _tensors(*[(1024, 512)] * 2)), "fragments"),
     Program("rms_norm", "RMS norm", lambda: (rms_norm, _tensors((1024, 1024), (1024,))), "fragments"),
     Program("swiglu", "SwiGLU", lambda: (swiglu, _tensors((512, 256), (256, 768), (256, 768), (768, 256))),
             "fragments"),

@@ -68,6 +68,20 @@ LIVE = {
             "Validation",
         },
     ),
+    "07_scheduling": (
+        11,
+        {
+            "Schedule",
+            "FusionHistory",
+            "FusionGap",
+            "Comparison",
+            "MemoryPlan",
+            "Dependences",
+            "Transformation",
+            "AffineSchedule",
+            "NoSchedule",
+        },
+    ),
 }
 
 
