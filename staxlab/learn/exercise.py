@@ -34,7 +34,7 @@ SECTIONS = {
     5: "differentiation",
     6: "loops",
     7: "scheduling",
-    8: "cpu_code",
+    8: "cpu",
     9: "gpu_code",
     10: "dynamic_shapes",
     11: "runtime",
