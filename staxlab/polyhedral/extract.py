@@ -33,23 +33,22 @@ MOST_LOOPS = 6
 
 
 def nest_of(node: ScheduleNode | RowView) -> LoopNest:
-    """A computed node's loops, kept ones first, as a nest of one statement; a row view's row stands outermost.
+    """A computed node's loops, kept ones first, as a nest of one statement; the rows of a view stand outermost.
 
     ScheduleError for a node without loops of its own: a call of PyTorch's, or a fused one (look at its members).
     """
-    row = node.row if isinstance(node, RowView) else None
-    rows = node.rows if isinstance(node, RowView) else 0
-    inner = node.node if isinstance(node, RowView) else node
-    return _nest(inner, row, rows)
+    if isinstance(node, RowView):
+        return _nest(node.node, node.loops)
+    return _nest(node, ())
 
 
-def _nest(node: ScheduleNode, row: Symbol | None, rows: int) -> LoopNest:
+def _nest(node: ScheduleNode, rows: tuple[Symbol, ...]) -> LoopNest:
     body = node.body
     if body is None or node.members:
         raise ScheduleError(f"{node.name} has no loops of its own", remedy="ask about its members, or a computed node")
-    symbols = ((row,) if row is not None else ()) + body.symbols
-    extents = ((rows,) if row is not None else ()) + (*node.ranges, *node.reduction_ranges)
-    # What stands in subscripts besides: the row of a fused node, the same for all of a member's iterations.
+    symbols = rows + body.symbols
+    extents = (*(int(row.upper) + 1 for row in rows), *node.ranges, *node.reduction_ranges)
+    # What stands in subscripts besides: the rows of a fused node, the same for all of a member's iterations.
     inside = frozenset().union(*(access.index.symbols for access in (*node.reads, *node.writes)))
     given = tuple(sorted((s for s in inside - set(symbols) if not _from_data(s)), key=lambda s: s.name))
     bounds = [(0, extent - 1) for extent in extents] + [(int(s.lower), int(s.upper)) for s in given]
@@ -151,6 +150,6 @@ def disjoint_loops(node: ScheduleNode) -> tuple[Symbol, ...]:
 
 
 def row_fusion(first: RowView, second: RowView) -> FusionVerdict:
-    """Proposition 7.3 for two nodes over the same number of rows: the distances in rows, and whether the two may share
-    the loop over rows, sequentially and in parallel."""
-    return fusion(nest_of(first), nest_of(second), shared=1)
+    """Proposition 7.3 for two nodes over rows of the same extents: the distances in rows, and whether the two may share
+    the loops over rows, sequentially and in parallel."""
+    return fusion(nest_of(first), nest_of(second), shared=len(first.loops))

@@ -93,11 +93,13 @@ def _pivot_to_the_end(table: list[list[Fraction]], price: list[Fraction], basis:
 
 def _exchange(table: list[list[Fraction]], price: list[Fraction], basis: list[int], leave: int, enter: int) -> None:
     pivot = table[leave][enter]
-    table[leave] = [entry / pivot for entry in table[leave]]
+    chosen = table[leave] = [entry / pivot for entry in table[leave]]
+    places = [j for j, entry in enumerate(chosen) if entry]  # most entries are zero
     for row in (*table[:leave], *table[leave + 1 :], price):
         factor = row[enter]
         if factor:
-            row[:] = [a - factor * b for a, b in zip(row, table[leave], strict=True)]
+            for j in places:
+                row[j] -= factor * chosen[j]
     basis[leave] = enter
 
 

@@ -25,7 +25,7 @@ Source: Feautrier, P. (1992), Some efficient solutions to the affine scheduling 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
@@ -219,15 +219,31 @@ def affine_schedule(found: Dependences) -> AffineSchedule | NoSchedule:
     # Unknowns: c = c+ - c-, the offsets, then the multipliers of each distance set as they come.
     cost: list[Fraction] = [*weights, *weights, *[Fraction(1)] * count]
     rows: list[dict[int, int]] = []
-    owners: list[tuple[Dependence, int]] = []  # of each distance set: the dependence and its first row
+    right: list[int] = []
+    owners: list[tuple[Dependence, int, Vector | None]] = []  # of each set: its dependence, first row, and only point
+
+    def with_function(row: dict[int, int], factors: Sequence[int], constant: bool, d: Dependence) -> None:
+        """Add c . factors, and the offsets where it is the constant's equation, to a row."""
+        for j, factor in enumerate(factors):
+            row[j], row[depth + j] = factor, -factor
+        if constant and d.source != d.target:
+            row[2 * depth + number[d.target]], row[2 * depth + number[d.source]] = 1, -1
+        rows.append(row)
+        right.append(int(constant))
+
     seen = set()
     for d in found.found:
-        for piece in d.distance_sets:
+        points = d.distances if d.is_finite else (None,) * len(d.pieces)
+        for piece, point in zip(d.distance_sets, points, strict=True):
             key = (d.source, d.target, piece)
             if key in seen or _within_statement(d, piece):
                 continue
             seen.add(key)
-            owners.append((d, len(rows)))
+            owners.append((d, len(rows), point))
+            if point is not None:  # one point: the function is a number there, and m_0 what it exceeds 1 by
+                cost.append(Fraction(0))
+                with_function({len(cost) - 1: -1}, point, True, d)
+                continue
             columns, signed = farkas_rows(piece)
             places = []
             for free in signed:
@@ -239,27 +255,32 @@ def affine_schedule(found: Dependences) -> AffineSchedule | NoSchedule:
                     row[place] = -factor
                     if free:
                         row[place + 1] = factor
-                if j < depth:
-                    row[j], row[depth + j] = 1, -1
-                elif d.source != d.target:
-                    row[2 * depth + number[d.target]], row[2 * depth + number[d.source]] = 1, -1
-                rows.append(row)
-    right = [0] * len(rows)
-    for _, start in owners:
-        right[start + depth] = 1
+                with_function(row, [int(k == j) for k in range(depth)], j == depth, d)
     solution = minimize(cost, [[row.get(k, 0) for k in range(len(cost))] for row in rows], right)
     if solution.values is None:
         assert solution.proof is not None
-        # The factor of a coordinate's equation is that coordinate of a distance times its weight, the constant's.
-        scale = math.lcm(*(factor.denominator for factor in solution.proof))
-        parts = [(d, [scale * y for y in solution.proof[start : start + depth + 1]]) for d, start in owners]
-        return NoSchedule(found, tuple(Share(d, y[-1], tuple(y[:-1])) for d, y in parts if any(y)))
+        proof = [math.lcm(*(factor.denominator for factor in solution.proof)) * y for y in solution.proof]
+        return NoSchedule(found, tuple(_shares(proof, owners, depth)))
     c = tuple(solution.values[k] - solution.values[depth + k] for k in range(depth))
     result = AffineSchedule(found, c, solution.values[2 * depth : 2 * depth + count])
     verdict = check_schedule(found, c, result.offsets)
     if not verdict:  # the sets hold more than the distances, so this cannot be; a wrong order would be worse
         raise ScheduleError(f"the schedule of a linear program is not kept: {verdict}")
     return result
+
+
+def _shares(
+    proof: Sequence[Fraction], owners: Sequence[tuple[Dependence, int, Vector | None]], depth: int
+) -> Iterator[Share]:
+    """The factors of the equations as distances: the factor of the constant's equation is a weight, that of a
+    coordinate's is this coordinate of the distance times the weight."""
+    for d, start, point in owners:
+        if point is not None:
+            share = Share(d, proof[start], tuple(proof[start] * x for x in point))
+        else:
+            share = Share(d, proof[start + depth], tuple(proof[start : start + depth]))
+        if share.weight or any(share.vector):
+            yield share
 
 
 def check_schedule(

@@ -31,6 +31,9 @@ from .polyhedron import Constraint, Undecided
 #: Entries of a matrix are looked for up to this size.
 BOUND = 3
 
+#: Distances that may each ask for a larger factor; where there is a largest factor, few do.
+MOST_WITNESSES = 64
+
 
 @dataclass(frozen=True)
 class Transformation:
@@ -146,7 +149,7 @@ def skewed(found: Dependences) -> Matrix | None:
         unit = tuple(int(j == place) for j in range(depth))
         total = tuple(map(sum, zip(*rows, strict=True))) if rows else (0,) * depth
         factor = 0
-        while True:
+        for _ in range(MOST_WITNESSES):
             row = tuple(u + factor * t for u, t in zip(unit, total, strict=True))
             try:
                 witness = next(
@@ -158,8 +161,10 @@ def skewed(found: Dependences) -> Matrix | None:
                 break
             ahead = dot(total, witness)
             needed = -(dot(unit, witness) // ahead) if ahead > 0 else 0  # rounded up
-            if needed <= factor or needed > 1 << 20:
+            if needed <= factor:
                 return None
             factor = needed
+        else:
+            return None  # every factor is outweighed by another distance
         rows.append(row)
     return tuple(rows)
