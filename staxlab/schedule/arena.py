@@ -64,6 +64,7 @@ def _fit(order: Sequence[Lifetime], best: bool) -> dict[str, int]:
 RULES = {
     "left edge": _by_left_edge,
     "by beginning, lowest gap": lambda found: _fit(sorted(found, key=lambda x: (x.first, -x.bytes, x.buffer)), False),
+    "by beginning, as listed": lambda found: _fit(sorted(found, key=lambda x: x.first), False),
     "by beginning, narrowest gap": lambda found: _fit(sorted(found, key=lambda x: (x.first, -x.bytes, x.buffer)), True),
     "by size, lowest gap": lambda found: _fit(sorted(found, key=lambda x: (-x.bytes, x.first, x.buffer)), False),
     "by size, narrowest gap": lambda found: _fit(sorted(found, key=lambda x: (-x.bytes, x.first, x.buffer)), True),
