@@ -43,6 +43,9 @@ from .port_model import Choice, PortModel, Uop
 
 NEVER = -np.inf
 
+#: Cycles until a load has a value that is still among the stores on their way; processors differ, few are faster.
+FORWARD = 5.0
+
 
 @dataclass(frozen=True)
 class Bound:
@@ -356,7 +359,8 @@ def _chain(instructions: Sequence[Instruction], model: PortModel | None) -> Chai
         memory = instruction.memory
         addresses = memory.registers if memory is not None and not instruction.stores else ()
         slot = carried.get(id(instruction), ()) if instruction.loads else ()
-        ways = [(r, latency) for r in instruction.reads] + [(r, latency + load) for r in (*addresses, *slot)]
+        ways = [(r, latency) for r in instruction.reads] + [(r, latency + load) for r in addresses]
+        ways += [(place_, latency + FORWARD) for place_ in slot]
         known = [paths[:, place[r]] + wait for r, wait in ways if r in place]
         new = np.max(known, axis=0) if known else np.full(size, NEVER)
         before = [merged[place[r]] for r in (*instruction.reads, *slot) if r in place]

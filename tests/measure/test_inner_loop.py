@@ -15,7 +15,7 @@ import torch
 import staxlab
 from staxlab.errors import OptionError
 from staxlab.measure import port_model
-from staxlab.measure.inner_loop import inner_loop, inner_loops, loops_of
+from staxlab.measure.inner_loop import FORWARD, inner_loop, inner_loops, loops_of
 from staxlab.measure.instruction_mix import KINDS, TABLE, kind_and_group, memory_bytes, width_of
 from staxlab.measure.machine_code import natural_loops, parse, x86_register
 from staxlab.measure.port_model import MODELS, assign, choose, least_cycles
@@ -308,7 +308,7 @@ def test_a_chain_through_an_address_waits_for_the_load():
 def test_what_is_kept_in_the_stack_frame_is_carried_on():
     """One accumulator that was never given a register: every addition waits for a store and a load as well."""
     loop = only("vmovaps (%rsp),%zmm3\nvaddps (%rax),%zmm3,%zmm2\nvmovaps %zmm2,(%rsp)\nadd $64,%rax", "skylake-x")
-    assert loop.chain.cycles == 8 + 4 and loop.chain.accumulators == ("[rsp+0]",) and loop.elements == 16
+    assert loop.chain.cycles == FORWARD + 4 and loop.chain.accumulators == ("[rsp+0]",) and loop.elements == 16
     elsewhere = only("vmovaps 64(%rsp),%zmm3\nvaddps (%rax),%zmm3,%zmm2\nvmovaps %zmm2,(%rsp)\nadd $64,%rax")
     assert elsewhere.chain.accumulators == () and elsewhere.chain.cycles == 1
 
