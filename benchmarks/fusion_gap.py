@@ -35,6 +35,12 @@ SCORES: dict[str, Score] = {
     "kind, bytes, nearness": lambda pair: (pair.kind == "vertical", pair.bytes_saved, -pair.distance),
     "bytes, kind, nearness": lambda pair: (pair.bytes_saved, pair.kind == "vertical", -pair.distance),
     "nearness, kind, bytes": lambda pair: (-pair.distance, pair.kind == "vertical", pair.bytes_saved),
+    "several rows, kind, bytes, nearness": lambda pair: (
+        pair.merged is not None and pair.merged.rows > 1,
+        pair.kind == "vertical",
+        pair.bytes_saved,
+        -pair.distance,
+    ),
     "bytes per member": lambda pair: (pair.bytes_saved / _members(pair), pair.kind == "vertical", -pair.distance),
 }
 

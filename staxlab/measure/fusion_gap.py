@@ -18,10 +18,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..errors import OptionError
-from ..options import Options
-from ..schedule.dependencies import escaping, schedule
+from ..schedule.dependencies import escaping, single_nodes
 from ..schedule.fusion import Fusion, Group, Pair, Score, score
 from ..schedule.optimum import SECONDS, STATES, Optimum, Progress, optimum
+from ..schedule.programs import ProgramFusion
 from ..schedule.records import Schedule, ScheduleNode
 from ..schedule.row_classes import problem_of
 from .tables import Table, Tabular, bytes_text
@@ -49,7 +49,7 @@ class FusionGap(Tabular):
 
     @property
     def proof(self) -> str:
-        """"optimal", or what ended the search before its end."""
+        """ "optimal", or what ended the search before its end."""
         return self.best.proof
 
     def table(self) -> Table:
@@ -148,10 +148,8 @@ class FusionHistory:
 class _Recorded(Fusion):
     """A run that keeps what it weighed."""
 
-    steps: list[tuple[list[Group], list[Pair], Pair | None]]
-
     def run(self) -> list[Group]:
-        self.steps = []
+        self.steps: list[tuple[list[Group], list[Pair], Pair | None]] = []
         ordered = super().run()
         self.steps.append((list(self.groups), list(self.pairs.values()), None))
         return ordered
@@ -161,15 +159,21 @@ class _Recorded(Fusion):
         super()._merge(pair)
 
 
+class _RecordedPrograms(_Recorded, ProgramFusion):
+    """The same by the rules of a GPU."""
+
+
 def fusion_history(record: Any, *, score: Score = score, best: bool | Optimum = False) -> FusionHistory:
     """Algorithm 7.1 once more on the nodes of a ``Schedule`` (or of a ``Compilation``), by ``score``.
 
-    ``best``: the optimum to show beside it, or True to search for it (see :func:`gap`). Raises OptionError as there.
+    ``best``: the optimum to show beside it, or True to search for it (see :func:`gap`). Raises OptionError for a
+    compilation without a schedule, and where the optimum is asked for on a GPU.
     """
     planned, name = _schedule_of(record)
     nodes, run = _again(planned, score)
     run.run()
     if best is True:
+        _has_rows(planned)
         best = optimum(problem_of(run, nodes), start=[[n.name for n in group.members] for group in run.groups])
     position = run.position
 
@@ -178,7 +182,9 @@ def fusion_history(record: Any, *, score: Score = score, best: bool | Optimum = 
 
     def weighed(pair: Pair) -> Weighed:
         rule, reason = pair.rule, pair.reason
-        if not rule and not pair.bytes_saved:
+        if any(pair is merged for merged in run.merges):
+            reason = reason if pair.bytes_saved else "little to do"
+        elif not rule and not pair.bytes_saved:
             rule, reason = "gain", "nothing would be saved"
         return Weighed(names(pair.first), names(pair.second), pair.kind, pair.bytes_saved, pair.distance, rule, reason)
 
@@ -201,9 +207,11 @@ def gap(
     ``seconds`` and ``states`` limit the search, Ctrl-C ends it: then ``proof`` says so, and the best known is compared.
     The search is exponential in the worst case; up to about 25 nodes that may share kernels are well within reach.
 
-    Raises OptionError for a compilation without a schedule, and for one whose device has rules of its own.
+    Raises OptionError for a compilation without a schedule, and for one for a GPU, whose rules look at merges and not
+    at classes.
     """
     planned, name = _schedule_of(record)
+    _has_rows(planned)
     nodes, run = _again(planned, score)
     problem = problem_of(run, nodes)
     greedy = tuple(tuple(m.name for m in node.members) or (node.name,) for node in planned.nodes)
@@ -249,16 +257,21 @@ def _schedule_of(record: Any) -> tuple[Schedule, str]:
     if not isinstance(planned, Schedule):
         reason = getattr(record, "fallback_reason", None) or "it has no schedule"
         raise OptionError(f"nothing was fused in {name}: {reason}", remedy="compile it with backend='stax'")
-    if planned.device.is_gpu:
-        raise OptionError("kernels for a GPU are formed by other rules", remedy="use target='cpu'")
     return planned, name
+
+
+def _has_rows(planned: Schedule) -> None:
+    if planned.device.is_gpu:
+        raise OptionError(
+            "the optimum is known for kernels of a CPU, and not by the rules of a GPU", remedy="target='cpu'"
+        )
 
 
 def _again(planned: Schedule, score: Score) -> tuple[list[ScheduleNode], _Recorded]:
     """The nodes of a schedule before they shared kernels, and a run over them."""
-    single = schedule(planned.program, planned.device, Options(fuse=False))
-    nodes = list(single.nodes)
-    return nodes, _Recorded(nodes, planned.layouts, escaping(nodes, planned.program), score)
+    nodes = single_nodes(planned.program)
+    given = (nodes, planned.layouts, escaping(nodes, planned.program), score)
+    return nodes, _RecordedPrograms(*given, device=planned.device) if planned.device.is_gpu else _Recorded(*given)
 
 
 def _edges(nodes: list[ScheduleNode], run: Fusion) -> tuple[tuple[str, str, str, int], ...]:

@@ -51,7 +51,22 @@ def schedule(program: LoopProgram, device: DeviceSpec, options: Options) -> Sche
 
 def _scheduled(program: LoopProgram, device: DeviceSpec, options: Options) -> Schedule:
     layouts = {b.name: b.layout for b in (*program.inputs, *program.buffers)}
-    dtypes = {name: layout.dtype for name, layout in layouts.items()}
+    kept = single_nodes(program)
+    decisions: tuple[Decision, ...] = ()
+    if options.fuse:
+        rules = partial(ProgramFusion, device=device) if device.is_gpu else Fusion
+        kept, decisions = fuse(kept, layouts, escaping(kept, program), rules=rules)
+    kept, memory, ordered = in_best_order(kept, program, device, layouts)
+    last = _last_readers(kept, program)
+    return Schedule(tuple(kept), program, device, layouts, last, decisions + ordered, memory)
+
+
+def single_nodes(program: LoopProgram) -> list[ScheduleNode]:
+    """A node for each buffer that is needed, in the order of the program: what fusion begins with.
+
+    Raises ScheduleError if a buffer is read before it is computed.
+    """
+    dtypes = {buffer.name: buffer.layout.dtype for buffer in (*program.inputs, *program.buffers)}
     producer: dict[str, str] = {}
     nodes: list[ScheduleNode] = []
     extern_position: dict[str, int] = {}
@@ -73,14 +88,7 @@ def _scheduled(program: LoopProgram, device: DeviceSpec, options: Options) -> Sc
         predecessors = dict.fromkeys(producer[a.buffer] for a in node.reads if a.buffer in producer)
         nodes.append(replace(node, predecessors=tuple(predecessors)))
         producer[buffer.name] = node.name
-    kept = _needed(nodes, program)
-    decisions: tuple[Decision, ...] = ()
-    if options.fuse:
-        rules = partial(ProgramFusion, device=device) if device.is_gpu else Fusion
-        kept, decisions = fuse(kept, layouts, escaping(kept, program), rules=rules)
-    kept, memory, ordered = in_best_order(kept, program, device, layouts)
-    last = _last_readers(kept, program)
-    return Schedule(tuple(kept), program, device, layouts, last, decisions + ordered, memory)
+    return _needed(nodes, program)
 
 
 def escaping(nodes: list[ScheduleNode], program: LoopProgram) -> frozenset[str]:
