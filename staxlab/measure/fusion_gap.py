@@ -14,13 +14,13 @@ at, before each merge. Both do the scheduling again, and nothing else.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ..errors import OptionError
 from ..schedule.dependencies import escaping, single_nodes
 from ..schedule.fusion import Fusion, Group, Pair, Score, score
-from ..schedule.optimum import SECONDS, STATES, Optimum, Progress, optimum
+from ..schedule.optimum import PROVED, SECONDS, STATES, Optimum, Progress, optimum
 from ..schedule.programs import ProgramFusion
 from ..schedule.records import Schedule, ScheduleNode
 from ..schedule.row_classes import problem_of
@@ -28,6 +28,7 @@ from .tables import Table, Tabular, bytes_text
 
 Names = tuple[str, ...]
 MOST_REASONS = 4
+CUT = "optimal among the ways of writing a kernel that were kept"
 
 
 @dataclass(frozen=True, repr=False)
@@ -174,7 +175,8 @@ def fusion_history(record: Any, *, score: Score = score, best: bool | Optimum = 
     run.run()
     if best is True:
         _has_rows(planned)
-        best = optimum(problem_of(run, nodes), start=[[n.name for n in group.members] for group in run.groups])
+        start = [[n.name for n in group.members] for group in run.groups]
+        best = _honest(optimum(problem_of(run, nodes), start=start))
     position = run.position
 
     def names(group: Group) -> Names:
@@ -215,10 +217,22 @@ def gap(
     nodes, run = _again(planned, score)
     problem = problem_of(run, nodes)
     greedy = tuple(tuple(m.name for m in node.members) or (node.name,) for node in planned.nodes)
-    best = optimum(problem, start=greedy, seconds=seconds, states=states, progress=progress)
+    best = _honest(optimum(problem, start=greedy, seconds=seconds, states=states, progress=progress))
     paid = problem.cost(greedy)
     reasons = _reasons(run, best) if best.nbytes < paid else ()
     return FusionGap(name, greedy, paid, best, {node.name: node.describe() for node in nodes}, reasons)
+
+
+def _honest(best: Optimum) -> Optimum:
+    """Where not all ways of writing a class were kept, nothing is proved but that inputs and results are moved."""
+    if not getattr(best.problem.classes, "is_cut", False):
+        return best
+    least = sum(
+        min((b.bytes_read(1 << reader) for reader in b.readers), default=0) if b.writer is None else b.bytes_written
+        for b in best.problem.buffers
+        if b.writer is None or b.escapes
+    )
+    return replace(best, bound=min(least, best.nbytes), proof=CUT if best.proof == PROVED else best.proof)
 
 
 def _reasons(run: _Recorded, best: Optimum) -> tuple[str, ...]:

@@ -63,11 +63,15 @@ def _part(access: MemoryAccess) -> Hashable:
 
 
 class RowClasses:
-    """What a run of fusion allows (:class:`~.fusion_problem.Classes`). Answers are kept, one for each set of nodes."""
+    """What a run of fusion allows (:class:`~.fusion_problem.Classes`). Answers are kept, one for each set of nodes.
+
+    ``is_cut``: some class had more ways than are kept, and what was left out might have made a larger one legal.
+    """
 
     def __init__(self, run: Fusion, nodes: Sequence[ScheduleNode], buffers: Sequence[Buffer]):
         self.run, self.nodes, self.buffers = run, tuple(nodes), buffers
         self.spaces = [run.rules.spaces(node) if has_rows(node) else set() for node in nodes]
+        self.is_cut = False
         self._ways: dict[int, list[Way]] = {}
         self._extra: dict[int, int | None] = {}
 
@@ -81,6 +85,7 @@ class RowClasses:
             if rest:
                 found = (way for start in self.ways(rest) for way in self.run.ways_of(node, start))
                 self._ways[members] = list(islice(found, MOST_WAYS))
+                self.is_cut |= next(found, None) is not None
             else:
                 self._ways[members] = list(self.run.ways_of(node, (), set().union(*self.spaces)))
         return self._ways[members]

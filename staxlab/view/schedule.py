@@ -107,6 +107,8 @@ def panes(record: Any) -> list[Pane]:
     parts.append(element("details", element("summary", "dependence graph, with kernels"), drawn, class_="sx-more"))
     if record.decisions:
         parts.append(decisions_table(record.decisions, "How nodes were formed and ordered"))
+        said = "Merge by merge, with a map of all pairs: staxlab.measure.fusion_gap.fusion_history(compilation)."
+        parts.append(element("p", said, class_="sx-note"))
     total = sum(read + written for read, written in totals)
     count = f"{len(record.nodes)} node{'' if len(record.nodes) == 1 else 's'}"
     summary = f"{count}, {byte_text(total)} moved, for {record.device.name}"

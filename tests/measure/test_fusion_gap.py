@@ -145,3 +145,12 @@ def test_a_run_for_a_gpu_goes_by_its_own_rules():
     }
     with pytest.raises(OptionError, match="rules of a GPU"):
         fusion_history(compilation, best=True)
+
+
+def test_what_was_left_out_is_no_proof(monkeypatch):
+    monkeypatch.setattr("staxlab.schedule.row_classes.MOST_WAYS", 0)
+    found = gap(staxlab.explain(PROGRAMS["softmax"][0], X, options={"fuse": False}))
+    assert not found.best.is_proved
+    assert "kept" in found.proof
+    assert found.best.bound == 2 * X.nbytes
+    assert "not proved" in str(found)
