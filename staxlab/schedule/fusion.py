@@ -218,9 +218,11 @@ class Fusion:
     def _aligned(self, pair: Pair) -> Pair:
         """The pair merged, in the first way that is legal; or with the rule that the last way broke."""
         groups = sorted((pair.first, pair.second), key=lambda group: -len(group.members))
+        nodes = [node for group in groups for node in group.members]
         spaces = set().union(*({g.space} if g.views else self.rules.spaces(g.members[0]) for g in groups))
+        spaces |= {cut for node in nodes for space in spaces if (cut := self.rules.cut(space, node))}
         rule, reason = "space", "no loop of one and the same extent"
-        for space in self.rules.ranked(spaces, [node for group in groups for node in group.members]):
+        for space in self.rules.ranked(spaces, nodes):
             for views in self._ways(groups, space):
                 problem = self.rules.together(views) or self._apart(pair, views)
                 if problem is None:

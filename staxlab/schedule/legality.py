@@ -18,7 +18,7 @@ from functools import lru_cache
 
 from ..loops.ir import Layout
 from .records import ScheduleNode
-from .rows import LEAST_STEP, RowView, has_rows, place, row_spaces, row_views
+from .rows import LEAST_STEP, MOST_LOOPS, RowView, has_rows, place, row_spaces, row_views
 
 Problem = tuple[str, str]  # a rule, and what breaks it
 Way = tuple[RowView, ...]
@@ -29,6 +29,9 @@ Space = tuple[int, ...]
 FEWEST_ROWS = 64
 FEWEST_ELEMENTWISE = 16
 SHORT = 1 << 16
+
+#: Accesses that touch less than this part of a row's points may share cache lines with other rows' accesses.
+FEW = 16
 
 #: What all accesses of a row may touch, in bytes: what a second-level cache holds besides other things.
 ROW_BYTES = 512 << 10
@@ -78,6 +81,18 @@ class Legality:
             self._spaces[node.name] = found
         return self._spaces[node.name]
 
+    @staticmethod
+    def cut(space: Space, node: ScheduleNode) -> Space | None:
+        """A single loop over rows cut where a node's loops are: 64 rows are 8 x 8 beside loops of 8 and 24."""
+        found, rest = [], space[0] if len(space) == 1 else 1
+        for extent in node.ranges[: MOST_LOOPS - 1]:
+            if rest % extent or rest == extent:
+                break
+            if extent > 1:
+                found.append(extent)
+                rest //= extent
+        return (*found, rest) if found and rest > 1 else None
+
     def views(self, node: ScheduleNode, space: Space) -> list[RowView]:
         """The ways of taking such rows of a node to the front."""
         if (node.name, space) not in self._views:
@@ -91,10 +106,12 @@ class Legality:
         return self._unfit[view.key]
 
     def _broken_alone(self, view: RowView) -> Problem | None:
+        points = view.node.numel * max(view.node.reduction_numel, 1)
         for access in view.accesses:
             layout, elements = self.layouts[access.buffer], view.elements(access)
             found = place(access.index, view.loops)
-            if found is not None and elements > 1 and any(0 < abs(step) < LEAST_STEP for step in found.steps):
+            few = elements == 1 or elements * FEW <= points
+            if found is not None and not few and any(0 < abs(step) < LEAST_STEP for step in found.steps):
                 return "space", f"neighbouring rows of {access.buffer} share cache lines"
             size = min(elements, layout.storage_elements) * layout.dtype.itemsize
             if size > ROW_BYTES:

@@ -231,3 +231,20 @@ def test_not_finite_values_go_through_shared_rows():
     x = torch.randn(4, 64, 300)
     x[0, 0, 0], x[1, 2, 3], x[2, 5] = float("nan"), float("inf"), float("-inf")
     agrees(lambda x, p: torch.softmax(x + p, -1), x, torch.randn(64, 300), equal_nan=True)
+
+
+@pytest.mark.parametrize("shape, groups", [((8, 64, 14, 14), 8), ((4, 96, 10, 10), 24)])
+def test_group_norm_is_one_kernel(shape, groups):
+    """The rows of the sums, sample by group, are found inside the loop over channels."""
+    x, w, b = torch.randn(shape), torch.randn(shape[1]), torch.randn(shape[1])
+    function = lambda x, w, b: F.group_norm(x, groups, w, b)  # noqa: E731
+    assert len(explained(function, x, w, b).kernels) == 1
+    agrees(function, x, w, b, rtol=1e-4, atol=1e-4)
+
+
+def test_rule_space_neighbours_share_cache_lines():
+    """Rows one element apart, each of them long, are columns."""
+    schedule = explained(lambda x: x.sum(0), torch.randn(400, 300), fuse=False).schedule
+    (view,) = row_views(schedule.nodes[0], (300,))
+    rule, reason = Legality(schedule.layouts).unfit(view)
+    assert rule == "space" and "share cache lines" in reason

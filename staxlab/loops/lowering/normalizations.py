@@ -177,21 +177,32 @@ def lower_batch_norm_no_training(call: Call, x, weight, bias, mean, variance, mo
 
 @lowering("native_batch_norm", kind="normalization")
 def lower_native_batch_norm(call: Call, x, weight, bias, mean, variance, training: bool, momentum: float, eps: float):
+    if training and mean is None and variance is None:
+        return _batch_statistics(call, x, weight, bias, eps)[:3]
     if training or mean is None or variance is None or x.ndim < 2:
-        raise Decline("batch norm that computes statistics of the batch")
+        raise Decline("batch norm that updates running statistics in place")
     if any(numel(meta.shape) for meta in call.val[1:]):
         raise Decline("batch norm that returns statistics")
     return _batch_norm_inference(call, x, weight, bias, mean, variance, eps)
 
 
 def _batch_statistics(call: Call, x: TensorValue, weight, bias, eps: float):
-    """The result, the mean and the reciprocal deviation over everything but channels; and the variance."""
+    """The result, the mean and the reciprocal deviation over everything but channels; and the variance.
+
+    A channel of a batch may have millions of elements, and its mean may be large beside its deviation. On a CPU eager
+    execution adds them up in double precision, and so does this.
+    """
     if x.ndim < 2 or x.numel == 0:
         raise Decline("batch norm of a tensor without channels or elements")
     dims: Sequence[int] = [d for d in range(x.ndim) if d != 1]
     mean_meta, deviation_meta = call.val[1:3]
-    variance, mean = moments(call, x, dims, 0, mean_meta.dtype)
+    wide = mean_meta.dtype if call.lowering.device.is_gpu else torch.float64
+    variance, mean = moments(call, x, dims, 0, wide)
     scale = _reciprocal_deviation(call, variance, eps)
+    mean, scale = (
+        call.stored(finish(call, value, dims, True, meta.dtype), SHARED)
+        for value, meta in ((mean, mean_meta), (scale, deviation_meta))
+    )
     result = normalize(call, x, mean, scale, _channels(weight, x.ndim), _channels(bias, x.ndim))
     kept = (
         finish(call, mean, dims, False, mean_meta.dtype),
