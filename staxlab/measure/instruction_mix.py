@@ -109,6 +109,8 @@ def kind_and_group(instruction: Instruction) -> tuple[str, str]:
             return ("non-temporal store" if plain.startswith(("movnt", "stnp")) else "vector store"), "nothing"
         if instruction.memory is not None:
             return "vector load", "nothing"
+        if instruction.masked:
+            return "compare, select", "blend"  # some lanes of it: work for a port, which whole moves are not
         general = [o for o in instruction.operands if o.startswith("%") and not re.match(r"%[xyz]mm", o)]
         if general and plain in ("movd", "movq", "movw"):
             into = instruction.operands[-1] == general[-1]

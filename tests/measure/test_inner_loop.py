@@ -169,6 +169,7 @@ def test_the_mix_of_a_known_loop():
         ("kandw %k1,%k2,%k3", "mask", 0, 0),
         ("kmovw %eax,%k1", "mask", 0, 0),
         ("vmovaps %zmm1,%zmm2", "vector move", 512, 0),
+        ("vmovaps %zmm1,%zmm2{%k1}{z}", "compare, select", 512, 0),
         ("vmovq %rax,%xmm1", "vector move", 0, 0),
         ("prefetcht0 0x1000(%rax)", "prefetch", 0, 0),
         ("lea 0x10(%rax,%rbx,4),%rcx", "scalar, address", 0, 0),

@@ -82,6 +82,20 @@ LIVE = {
             "NoSchedule",
         },
     ),
+    "08_cpu": (
+        12,
+        {
+            "KernelSet",
+            "LaneReduction",
+            "CacheLines",
+            "Sharing",
+            "Feedback",
+            "Comparison",
+            "Wrapper",
+            "InnerLoop",
+            "Roofline",
+        },
+    ),
 }
 
 
