@@ -76,14 +76,18 @@ class Entry:
 
 @dataclass
 class CaseResult:
-    """All peers on one case at one size. ``roof`` is what the machine could have done in the same readings, and
-    ``deviation`` why the speedup of staxlab is not the predicted one; None where that was not measured."""
+    """All peers on one case at one size, whose largest input has ``largest_bytes``.
+
+    ``roof`` is what the machine could have done in the same readings, and ``deviation`` why the speedup of staxlab is
+    not the predicted one; None where that was not measured.
+    """
 
     case: Case
     size: tuple[int, int]
     entries: list[Entry]
     model: dict[str, Any]
     complete: bool = True
+    largest_bytes: int = 0
     traffic: TrafficModel | None = None
     roof: dict[str, Any] | None = None
     deviation: deviations.Deviation | None = None
@@ -163,7 +167,8 @@ def prepare(
         entry.model_bytes = {"eager": model["eager_bytes"], "staxlab": model["compiled_bytes"]}.get(
             entry.peer, model["bound_bytes"]
         )
-    return CaseResult(case, size, entries, model, traffic=traffic), sides
+    largest = max((t.numel() * t.element_size() for t in inputs), default=0)
+    return CaseResult(case, size, entries, model, largest_bytes=largest, traffic=traffic), sides
 
 
 def _reference(case: Case, inputs: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
@@ -232,9 +237,7 @@ def run_case(
         progress(f"  {entry.peer}: {entry.problem or 'ready, first call ' + seconds_text(entry.first_call)}")
     roof = None
     if settings.roof and result.traffic is not None and result.traffic.compiled is not None and "staxlab" in sides:
-        inputs = case.make_inputs(size, settings.torch_dtype(), settings.device, settings.seed)
-        roof = roofs.roofs_for(inputs, settings.device)
-        del inputs
+        roof = roofs.roofs_for(result.largest_bytes, settings.device)
     for r in range(settings.rounds if sides else 0):
         comparison = compare(
             {name: side.run for name, side in sides.items()} | (roof.sides if roof is not None else {}),
@@ -273,6 +276,7 @@ def explain(
         return
     speedup = median([s["median"] for s in entry.speedups])
     typical = roof.typical()
+    faults = {name: deviations.faults_of(sides[name].run) for name in ("eager", "staxlab")}
 
     def budget(name: str, in_cache: dict[str, float | None]) -> deviations.Budget:
         return deviations.budget(
@@ -281,7 +285,7 @@ def explain(
             (traffic.eager if name == "eager" else traffic.compiled).rows,
             typical,
             streaming=name == "staxlab" and entry.details["streaming_stores"],
-            faults=deviations.faults_of(sides[name].run),
+            faults=faults[name],
             fault_seconds=roofs.fault_seconds(),
             in_cache=in_cache.get(name),
             copied_bytes=entry.details.get("bytes_copied_afterwards", 0) if name == "staxlab" else 0,

@@ -82,14 +82,14 @@ class Roofs:
         }
 
 
-def roofs_for(tensors: Sequence[torch.Tensor], device: str) -> Roofs | None:
-    """Probes for a case with these inputs; None on a GPU, whose roof ``staxlab roofline --device cuda`` measures."""
+def roofs_for(largest_bytes: int, device: str) -> Roofs | None:
+    """Probes for a case whose largest input is so large; None on a GPU, whose roof ``staxlab roofline --device cuda``
+    measures."""
     if device != "cpu":
         return None
     from staxlab.measure.roofline_probes import cpu_probes
 
-    largest = max((t.numel() * t.element_size() for t in tensors), default=0)
-    nbytes = min(max(largest, LEAST_BYTES), MOST_BYTES)
+    nbytes = min(max(largest_bytes, LEAST_BYTES), MOST_BYTES)
     probes, _ = cpu_probes(device, nbytes, True)
     return Roofs(nbytes, [probe for probe in probes if probe.name in PROBES])
 

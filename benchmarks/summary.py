@@ -48,8 +48,8 @@ def ratios(case: Mapping[str, Any], slower: str, faster: str) -> list[float]:
 
 def summarize(cases: Sequence[Mapping[str, Any]], subject: str = "staxlab") -> dict[str, Any]:
     """The summary of a run's ``cases`` (as in its JSON): per peer the geometric mean of ``time of the peer / time of
-    subject`` over the cases both ran, with its interval, and the worst case; and how near single-pass cases come to the
-    roof."""
+    subject`` over the cases both ran, with its interval, and the worst case; how near single-pass cases come to the
+    roof, and where subject failed."""
     against: dict[str, Any] = {}
     peers = list(dict.fromkeys(p["peer"] for case in cases for p in case["peers"] if p["peer"] != subject))
     for peer in peers:
@@ -71,7 +71,10 @@ def summarize(cases: Sequence[Mapping[str, Any]], subject: str = "staxlab") -> d
         for case in cases
         if case.get("roof") and case["roof"]["single_pass"] and case["roof"]["share"] is not None
     }
-    return {"subject": subject, "speedup_over": against, "share_of_roof_single_pass": roof}
+    failed = {
+        case["case"]: p["problem"] for case in cases for p in case["peers"] if p["peer"] == subject and p.get("problem")
+    }
+    return {"subject": subject, "speedup_over": against, "share_of_roof_single_pass": roof, "failed": failed}
 
 
 def _ends(interval: Any) -> dict[str, float]:
@@ -85,7 +88,7 @@ def shortfalls(summary: Mapping[str, Any], preallocated: bool = False) -> list[s
     geometric means of 2.5 (torch.compile) and 2 (XLA), 80% of the roof in a single pass; with results preallocated, a
     geometric mean of 1.15 over torch.compile.
     """
-    found = []
+    found = [f"{name}: {problem}" for name, problem in summary["failed"].items()]
     over = summary["speedup_over"]
     if not preallocated:
         for peer, least, judged in (("torch_compile", 0.95, "median"), ("eager", 1.0, "high")):

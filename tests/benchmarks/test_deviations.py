@@ -98,11 +98,10 @@ def test_a_case_whose_rows_do_not_fit_has_no_time_in_cache():
 
 
 def test_the_roof_takes_turns_and_is_taken_out_again():
-    x = torch.randn(64, 64)
-    roof = roofs.roofs_for([x], "cpu")
+    roof = roofs.roofs_for(64 * 64 * 4, "cpu")
     assert roof.nbytes == roofs.LEAST_BYTES
     assert set(roof.sides) == {f"roof: {name}" for name in roofs.PROBES}
-    assert roofs.roofs_for([x], "cuda") is None
+    assert roofs.roofs_for(1 << 20, "cuda") is None
     timings = [Timing("eager", (2.0, 2.0)), *(Timing(f"roof: {n}", (1.0, 0.5)) for n in roofs.PROBES)]
     rest = roof.take(Comparison(tuple(timings)))
     assert [t.name for t in rest.timings] == ["eager"]
@@ -176,6 +175,8 @@ def test_what_falls_short_is_named():
     assert summary.shortfalls(summary.summarize(runs), preallocated=True) == []
     text = summary.table(summary.summarize(runs)).text()
     assert "below its aim: a: 0.9 times torch_compile's speed, wanted 0.95" in text
+    runs[0]["peers"][-1] |= {"problem": "failed: no", "rounds": []}
+    assert summary.shortfalls(summary.summarize(runs), preallocated=True) == ["a: failed: no"]
 
 
 def test_a_mean_of_what_is_not_positive_is_refused():
