@@ -39,6 +39,9 @@ STACK_BYTES = 128 << 10
 MOST_MEMBERS = 24
 NEAREST = 6
 
+#: Kernels with little to do that one more may be added to.
+LATEST = 4
+
 
 @dataclass(frozen=True)
 class Group:
@@ -92,7 +95,9 @@ def score(pair: Pair) -> tuple:
 
 
 class Fusion:
-    """One run of Algorithm 7.1 over nodes in topological order."""
+    """One run of Algorithm 7.1 over nodes in topological order. Nodes of other ``kinds`` share no kernel."""
+
+    kinds: tuple[str, ...] = ("pointwise", "reduction", "scan")
 
     def __init__(
         self, nodes: list[ScheduleNode], layouts: Mapping[str, Layout], escaping: frozenset[str], score: Score = score
@@ -128,17 +133,19 @@ class Fusion:
 
     def _gather(self) -> None:
         """Merge nodes with little to do that share nothing: a kernel takes longer to compile, and to call, than they
-        take to run. Each is tried with the group before it alone."""
-        before: Group | None = None
+        take to run. Each is tried with the LATEST such groups before it."""
+        before: list[Group] = []
         for group in self._ordered():
             if not all(ONE_ROW in self.rules.spaces(node) for node in group.members):
                 continue
-            pair = self._pair(before, group) if before is not None else None
-            if pair is not None and pair.merged is not None and pair.merged.space == ONE_ROW:
-                self._merge(pair)
-                before = pair.merged
+            for other in before[-LATEST:]:
+                pair = self._pair(other, group)
+                if pair.merged is not None and pair.merged.space == ONE_ROW:
+                    self._merge(pair)
+                    before[before.index(other)] = pair.merged
+                    break
             else:
-                before = group
+                before.append(group)
 
     # -- candidates ---------------------------------------------------------------------------------------------------
 
@@ -174,7 +181,7 @@ class Fusion:
                 saved += size  # nor the first write it
         distance = self._start(second) - self._start(first)
         pair = Pair(first, second, "vertical" if vertical else "horizontal", saved, distance)
-        if not all(map(has_rows, first.members + second.members)):
+        if not all(has_rows(node) and node.kind in self.kinds for node in first.members + second.members):
             return replace(pair, rule="space", reason="a call, or a node without rows")
         if len(first.members) + len(second.members) > MOST_MEMBERS:
             return replace(pair, rule="size", reason=f"more than {MOST_MEMBERS} members")

@@ -39,9 +39,12 @@ ROW_BYTES = 512 << 10
 #: Elements of a row that a loop without rows of its own is cut into.
 BLOCK_ELEMENTS = 4096
 
-#: Operations of nodes that share one row. Half of it is less than starting a thread is worth.
+#: Operations of nodes that share one row: about what starting a thread takes, in vectors of sixteen.
 ONE_ROW: Space = ()
-LITTLE_WORK = 1 << 16
+LITTLE_WORK = 1 << 17
+
+#: Rows of a scan that are left together.
+SCANNED_TOGETHER = 4
 
 #: Distances between rows that elementwise loops are cut at.
 MOST_PARTS = 4
@@ -74,6 +77,8 @@ class Legality:
         """The extents of the loops over rows that a node may have."""
         if node.name not in self._spaces:
             found = row_spaces(node) if has_rows(node) else set()
+            if node.kind == "scan":
+                found = {_several(space) for space in found}
             if node.kind == "pointwise" and node.ranges and (part := _block(node.ranges[-1])):
                 found.add((node.ranges[-1] // part,))
             if has_rows(node) and work(node) <= LITTLE_WORK:
@@ -94,7 +99,9 @@ class Legality:
         return (*found, rest) if found and rest > 1 else None
 
     def views(self, node: ScheduleNode, space: Space) -> list[RowView]:
-        """The ways of taking such rows of a node to the front."""
+        """The ways of taking such rows of a node to the front. A scan has only those that leave it some together."""
+        if node.kind == "scan" and space not in self.spaces(node):
+            return []
         if (node.name, space) not in self._views:
             self._views[node.name, space] = list(row_views(node, space, self.parts))
         return self._views[node.name, space]
@@ -156,7 +163,7 @@ class Legality:
         if not space:
             total = sum(map(work, members))
             return None if total <= LITTLE_WORK else ("size", f"{total} operations, too many for a single row")
-        fewest = FEWEST_ELEMENTWISE if all(node.kind == "pointwise" for node in members) else FEWEST_ROWS
+        fewest = FEWEST_ROWS if any(node.kind == "reduction" for node in members) else FEWEST_ELEMENTWISE
         if rows < fewest and rows * points >= SHORT:
             return "rows", f"{rows} rows"
         if points == 1:
@@ -197,6 +204,12 @@ class Legality:
             return (not space, -size, len(space), space)
 
         return sorted(spaces, key=rank)
+
+
+def _several(space: Space) -> Space:
+    """Rows of which some are folded in turn: an addition waits for the one before it in its row (:mod:`..codegen`)."""
+    *outer, last = space
+    return (*outer, last // SCANNED_TOGETHER) if last % SCANNED_TOGETHER == 0 and last > SCANNED_TOGETHER else space
 
 
 def _parts(nodes: Sequence[ScheduleNode]) -> tuple[int, ...]:

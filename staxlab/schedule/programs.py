@@ -287,6 +287,8 @@ def residence(
 class ProgramFusion(Fusion):
     """Algorithm 7.1 by the rules of a GPU."""
 
+    kinds = ("pointwise", "reduction")
+
     def __init__(
         self,
         nodes: list[ScheduleNode],

@@ -68,8 +68,9 @@ class RowView:
 
 
 def has_rows(node: ScheduleNode) -> bool:
-    """Whether a node has loops to take rows from: those of elementwise values and of reductions of something."""
-    if node.kind not in ("pointwise", "reduction") or node.is_empty:
+    """Whether a node has loops to take rows from: those of elementwise values, of reductions of something, and those
+    of a scan beside its axis."""
+    if node.kind not in ("pointwise", "reduction", "scan") or node.is_empty:
         return False
     return node.kind == "pointwise" or node.reduction_numel > 0
 

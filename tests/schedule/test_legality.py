@@ -248,3 +248,45 @@ def test_rule_space_neighbours_share_cache_lines():
     (view,) = row_views(schedule.nodes[0], (300,))
     rule, reason = Legality(schedule.layouts).unfit(view)
     assert rule == "space" and "share cache lines" in reason
+
+
+# -- scans -------------------------------------------------------------------------------------------------------------
+
+SCANS = {
+    "cumsum": lambda x: x.cumsum(-1),
+    "cumprod": lambda x: (x * 0.1 + 0.95).cumprod(-1),
+    "cummax": lambda x: x.cummax(-1)[0],
+    "logcumsumexp": lambda x: x.logcumsumexp(-1),
+}
+
+
+@pytest.mark.parametrize("shape", [(64, 40), (67, 130), (4, 32, 33), (5, 7)])
+@pytest.mark.parametrize("name", SCANS)
+def test_a_scan_between_elementwise_nodes(name, shape):
+    """Where rows do not cross the scanned axis, what goes in and what comes out share the kernel: the same bits."""
+    x = torch.randn(shape, generator=torch.Generator().manual_seed(3))
+    x[0] = float("nan")
+
+    def function(x):
+        prefixes = SCANS[name](x.exp() * 0.1)
+        return prefixes, (prefixes * 2).relu()
+
+    compilation = explained(function, x, validate=True)
+    assert len(compilation.kernels) == 1 and compilation.validation.passed
+    fused, alone = staxlab.compile(function), staxlab.compile(function, options={"fuse": False})
+    for one, other in zip(fused(x), alone(x), strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=0, equal_nan=True)
+    agrees(function, x, rtol=1e-4, atol=1e-5, equal_nan=True)
+
+
+def test_a_scan_has_several_rows_at_a_time():
+    """An addition waits for the one before it in its row: four rows are folded in turn, in a shared kernel too."""
+    x = torch.rand(512, 1024)
+    (node,) = explained(lambda x: (x.exp().cumsum(-1) * 0.5).relu(), x).schedule.nodes
+    scan = next(member for member in node.members if member.kind == "scan")
+    assert node.rows == 128 and scan.ranges == (4,)
+
+
+def test_a_scan_down_the_columns_keeps_its_rows_to_itself():
+    compilation = explained(lambda x: (x.cumsum(0) * 0.5).relu(), torch.randn(300, 700))
+    assert len(compilation.kernels) == 2
