@@ -20,77 +20,48 @@ module           what it knows
 ``polyhedron``   sets of integer points: emptiness, points, projections
 ``nests``        a loop nest: iterations, and which elements they touch; running it in any order
 ``written``      nests written down as Python text
-``extract``      nests of the compiler's own nodes; the legal orders of their loops
-``dependences``  distance vectors
+``extract``      nests of the compiler's own nodes
+``orders``       the legal orders of a node's loops, as the code generator asks for them
+``distances``    dependences and their distance vectors
 ``legality``     Theorems 7.2 and 7.3, Proposition 7.3: interchange, reversal, skewing, tiling, parallel loops, fusion
 ``unimodular``   the search for a transformation that makes a band fully permutable
 ``scan``         the transformed nest as a program
 ``linear``       linear programs in fractions, and the lemma of Farkas (Lemma 7.1)
 ``schedules``    one-dimensional affine schedules, or the proof that there is none (Proposition 7.5)
+``grid``         iterations as a grid of words
 ===============  =====================================================================================================
 
-All of it is exact arithmetic on whole numbers and fractions. Nothing here is imported by ``import staxlab``.
+All of it is exact arithmetic on whole numbers and fractions. Modules are imported when a name of theirs is first used.
 """
 
 from __future__ import annotations
 
-from .dependences import Dependence, Dependences, dependences
-from .extract import disjoint_loops, legal_orders, loop_order, nest_of, row_fusion
-from .legality import (
-    FusionVerdict,
-    Verdict,
-    fully_permutable,
-    fusion,
-    interchange,
-    parallel_loops,
-    permutation,
-    reversal,
-    skewing,
-    tiling,
-    transformation,
-)
-from .nests import Access, LoopNest, NestStatement, tile_order
-from .polyhedron import Constraint, Polyhedron
-from .scan import TransformedNest, transformed
-from .schedules import AffineSchedule, NoSchedule, affine_schedule, check_schedule
-from .unimodular import Transformation, make_permutable, transform
-from .written import loop_nest, loop_nests
+import importlib
+from typing import Any
 
-__all__ = [
-    "Access",
-    "AffineSchedule",
-    "Constraint",
-    "Dependence",
-    "Dependences",
-    "FusionVerdict",
-    "LoopNest",
-    "NestStatement",
-    "NoSchedule",
-    "Polyhedron",
-    "Transformation",
-    "TransformedNest",
-    "Verdict",
-    "affine_schedule",
-    "check_schedule",
-    "dependences",
-    "disjoint_loops",
-    "fully_permutable",
-    "fusion",
-    "interchange",
-    "legal_orders",
-    "loop_nest",
-    "loop_nests",
-    "loop_order",
-    "make_permutable",
-    "nest_of",
-    "parallel_loops",
-    "permutation",
-    "reversal",
-    "row_fusion",
-    "skewing",
-    "tile_order",
-    "tiling",
-    "transform",
-    "transformation",
-    "transformed",
-]
+_MODULES = {
+    "distances": "Dependence Dependences dependences",
+    "extract": "nest_of row_fusion",
+    "orders": "disjoint_loops legal_orders loop_order",
+    "legality": "FusionVerdict Verdict fully_permutable fusion interchange parallel_loops permutation reversal "
+    "skewing tiling transformation",
+    "nests": "Access LoopNest NestStatement tile_order",
+    "polyhedron": "Constraint Polyhedron",
+    "scan": "TransformedNest transformed",
+    "schedules": "AffineSchedule NoSchedule affine_schedule check_schedule",
+    "unimodular": "Transformation make_permutable transform",
+    "written": "loop_nest loop_nests",
+}
+_PLACES = {name: module for module, names in _MODULES.items() for name in names.split()}
+
+__all__ = sorted(_PLACES)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _PLACES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_PLACES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -35,7 +35,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..errors import ScheduleError
-from .dependences import Dependence, Dependences, described, meeting
+from .distances import Dependence, Dependences, described, meeting
 from .integers import Matrix, Vector, apply, determinant, identity, is_unimodular, lexicographic_sign, matrix, text
 from .nests import LoopNest
 from .polyhedron import Constraint, Undecided

@@ -10,7 +10,7 @@ for every dependence, ``c . delta + d_t - d_s - 1`` is a non-negative combinatio
 pairs (source, target) of the dependence; comparing coefficients eliminates the pairs (Lemma 7.1, :mod:`.linear`).
 
 Distances are looked at one by one where a dependence has few, else as the shadow of its pairs
-(:attr:`~staxlab.polyhedral.dependences.Dependence.distance_sets`), which is a polyhedron over the distance. The program
+(:attr:`~staxlab.polyhedral.distances.Dependence.distance_sets`), which is a polyhedron over the distance. The program
 makes the number of dates small: it minimizes the sum of ``|c_k|`` times the extent of loop k. Its solution is a
 fraction in general, checked again against the dependences; where there is none, the simplex method ends with weights
 for the dependences under which distances add up to zero although each would have to take a step forward
@@ -32,7 +32,7 @@ from functools import cached_property
 from typing import Any
 
 from ..errors import ScheduleError
-from .dependences import Dependence, Dependences
+from .distances import Dependence, Dependences
 from .integers import Vector, text
 from .legality import Verdict
 from .linear import Multipliers, farkas, farkas_rows, minimize

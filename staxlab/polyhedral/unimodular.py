@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from itertools import combinations, permutations, product
 from typing import Any
 
-from .dependences import Dependences
+from .distances import Dependences
 from .integers import Matrix, Vector, determinant, dot, identity, inverse, text
 from .legality import Verdict, tiling, transformation
 from .polyhedron import Constraint, Undecided

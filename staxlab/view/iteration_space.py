@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..polyhedral.dependences import WORDS, Dependences, dependences, running_pairs
+from ..polyhedral.distances import WORDS, Dependences, dependences, running_pairs
 from ..polyhedral.grid import MOST_SHOWN, SHOWN_SIZE, can_be_shown, grid, shown
 from ..polyhedral.integers import Vector, apply, identity
 from ..polyhedral.nests import LoopNest

@@ -17,7 +17,7 @@ from staxlab.loops.expressions import Expr, Symbol
 from staxlab.loops.lowering import lower
 from staxlab.options import Options, host_device_spec
 from staxlab.polyhedral import dependences, disjoint_loops, legal_orders, loop_order, nest_of, row_fusion
-from staxlab.polyhedral.dependences import by_running
+from staxlab.polyhedral.distances import by_running
 from staxlab.schedule.dependencies import schedule
 from staxlab.schedule.records import ScheduleNode
 from staxlab.schedule.rows import row_views

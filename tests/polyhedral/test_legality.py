@@ -24,7 +24,7 @@ from staxlab.polyhedral import (
     tiling,
     transformation,
 )
-from staxlab.polyhedral.dependences import running_pairs
+from staxlab.polyhedral.distances import running_pairs
 from staxlab.polyhedral.integers import apply, identity, lexicographic_sign
 from staxlab.polyhedral.polyhedron import Polyhedron, Undecided
 from tests.polyhedral.nests import STENCIL, WRITTEN, affine_nests, uniform_nests, unimodular

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from staxlab.polyhedral import AffineSchedule, NoSchedule, affine_schedule, check_schedule, dependences, loop_nest
-from staxlab.polyhedral.dependences import running_pairs
+from staxlab.polyhedral.distances import running_pairs
 from staxlab.polyhedral.integers import dot
 from staxlab.polyhedral.linear import Multipliers, farkas, holds, minimize
 from staxlab.polyhedral.polyhedron import Constraint, Polyhedron

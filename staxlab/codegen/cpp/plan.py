@@ -18,6 +18,7 @@ from ...loops.body import LoopBody, Statement
 from ...loops.expressions import Expr, Symbol
 from ...loops.ops import OPERATIONS
 from ...options import Decision, DeviceSpec, Options
+from ...polyhedral.orders import loop_order
 from ...schedule.records import ScheduleNode
 from .types import INTEGERS, element_bytes
 
@@ -193,6 +194,8 @@ def plan(node: ScheduleNode, device: DeviceSpec, options: Options, bytes_read: i
     decisions.append(decision)
     streamed, decision = _choose_stores(node)
     decisions.append(decision)
+    order = (*outer, tile, *inner, innermost)
+    decisions.append(loop_order(node, [symbol for symbol in order if symbol is not None]))
     return LoopPlan(
         form, tuple(outer), tuple(inner), vector, innermost, lanes, parallel, along, accumulators, chunks, chunk,
         strips, tile, None, prefetch, streamed, round(work), tuple(decisions),

@@ -3,8 +3,8 @@
 Several iterations may combine their elements with one and the same element of the result, in the order of the loops:
 that order is what is kept here, so there are no atomic operations, and the bits do not depend on the number of threads.
 
-* Threads share a *disjoint* loop (:mod:`staxlab.loops.disjoint`): one whose iterations provably write to different
-  places. Each goes through all the other loops in order, for its part of that one.
+* Threads share a *disjoint* loop (:func:`staxlab.polyhedral.orders.disjoint_loops`): one whose iterations provably
+  write to different places. Each goes through all the other loops in order, for its part of that one.
 * Where neighbouring iterations of a disjoint loop write neighbouring elements (adding rows to rows), that loop is the
   innermost and vectors of the result are loaded, combined and stored. Otherwise elements are combined one after the
   other; if making them takes a costly function, whole vectors are made, and then combined lane by lane in their order,
@@ -22,10 +22,11 @@ import contextlib
 import torch
 
 from ...loops.body import LoopBody
-from ...loops.disjoint import dependences, separates
+from ...loops.disjoint import dependences
 from ...loops.expressions import Expr, Symbol
 from ...loops.ops import OPERATIONS
 from ...options import Decision, DeviceSpec, Options
+from ...polyhedral.orders import disjoint_loops
 from ...schedule.records import ScheduleNode
 from .loops import Emission, element_function, for_loop, pragma
 from .operations import table_for
@@ -40,7 +41,7 @@ def plan_scatter(node: ScheduleNode, device: DeviceSpec, options: Options, bytes
     """Decide the loops of a scatter that has at least one point."""
     body = node.body
     assert body is not None and body.target is not None and node.store_dtype is not None
-    disjoint = [loop for loop in body.indices if separates(body.target, loop)]
+    disjoint = list(disjoint_loops(node))
     innermost, rows, vector_decision = _choose_vector(node, body, disjoint, device)
     lanes = vector_decision.choice or 1
     outer = tuple(loop for loop in body.indices if loop != innermost)

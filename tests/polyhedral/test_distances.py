@@ -8,7 +8,7 @@ from hypothesis import given, settings
 
 from staxlab.errors import ScheduleError
 from staxlab.polyhedral import dependences, loop_nest, loop_nests
-from staxlab.polyhedral.dependences import by_running, running_pairs
+from staxlab.polyhedral.distances import by_running, running_pairs
 from staxlab.polyhedral.polyhedron import Constraint, Polyhedron, Undecided
 from tests.polyhedral.nests import STENCIL, WRITTEN, affine_nests, uniform_nests
 
