@@ -16,7 +16,7 @@ of ``L`` cycles, so ``k`` accumulators take ``L / k`` per vector, until ports or
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -60,12 +60,14 @@ class Bound:
 class Chain:
     """What an iteration takes over from the one before. ``cycles`` per iteration; ``registers`` on the slowest cycle;
     ``accumulators`` are the vector registers into which vector arithmetic merges in every iteration, ``turn`` the
-    cycles that takes (where there are several kinds, as for argmax, those of the slowest)."""
+    cycles that takes (where there are several kinds, as for argmax, those of the slowest). ``merges`` are the vectors
+    that go into all of them in an iteration."""
 
     cycles: float
     registers: tuple[str, ...]
     accumulators: tuple[str, ...]
     turn: float = 0.0
+    merges: int = 0
 
 
 @dataclass(frozen=True)
@@ -200,7 +202,7 @@ class InnerLoop:
         def spelled(registers: tuple[str, ...]) -> tuple[str, ...]:
             return tuple(prefix + name[1:] if name[0] == "v" else name for name in registers)
 
-        return Chain(found.cycles, spelled(found.registers), spelled(found.accumulators), found.turn)
+        return replace(found, registers=spelled(found.registers), accumulators=spelled(found.accumulators))
 
     @cached_property
     def bounds(self) -> tuple[Bound, ...]:
@@ -245,8 +247,10 @@ class InnerLoop:
         here = len(self.chain.accumulators)
         if not here or not self.bounds:
             return ()
-        latency = self.chain.turn
-        others = {bound.name: bound.cycles / here for bound in self.bounds if bound.name != "dependence chain"}
+        latency = self.chain.turn * here / self.chain.merges
+        others = {
+            bound.name: bound.cycles / self.chain.merges for bound in self.bounds if bound.name != "dependence chain"
+        }
         name = max(others, key=lambda key: others[key])
         rows = []
         for count in counts:
@@ -375,7 +379,11 @@ def _chain(instructions: Sequence[Instruction], model: PortModel | None) -> Chai
     turns = {r: float(paths[k, k]) for r, k in place.items() if merged[k] and r[0] in "v[" and paths[k, k] > 0}
     slowest = max(turns.values(), default=0.0)
     own = sorted((name for name, turn in turns.items() if turn == slowest), key=lambda name: (len(name), name))
-    return Chain(cycles, names if cycles > 0 else (), tuple(own), slowest)
+    merges = sum(
+        1 for i in instructions for name in outputs[id(i)]
+        if name in own and (kind_and_group(i)[0] in ARITHMETIC or name[0] == "[")
+    )  # fmt: skip
+    return Chain(cycles, names if cycles > 0 else (), tuple(own), slowest, max(merges, len(own)))
 
 
 def _stack_slots(instructions: Sequence[Instruction]) -> dict[MemoryOperand, str]:

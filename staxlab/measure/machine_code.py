@@ -111,7 +111,7 @@ def parse(lines: Sequence[Line]) -> list[tuple[str, list[Instruction]]]:
         label = _LABEL.match(text)
         if label and not _NUMBERED.match(text):
             name = label[1]
-            if name.startswith(".L"):
+            if name.startswith((".L", "LBB")):
                 waiting = name
             else:
                 functions.append((text.rstrip(":"), []))
@@ -173,7 +173,7 @@ def x86_register(name: str) -> str:
 
 
 def _x86(address: str, body: str, origins: Origins, line: int) -> Instruction:
-    mnemonic, _, rest = body.partition(" ")
+    mnemonic, _, rest = re.sub(r"\s+##?\s.*$", "", body).partition(" ")
     while mnemonic in ("rep", "repz", "lock", "notrack", "bnd", "cs", "data16"):
         mnemonic, _, rest = rest.strip().partition(" ")
     operands = split_operands(rest.strip())
@@ -269,6 +269,10 @@ def _arm_width(name: str) -> int:
 def _aarch64(address: str, body: str, origins: Origins, line: int) -> Instruction:
     mnemonic, _, rest = re.sub(r"\s*(//|;).*$", "", body).partition(" ")
     operands = split_operands(rest.strip())
+    shape = re.fullmatch(r"(\w+)\.(\d*[bhsdq])", mnemonic)
+    if shape:  # macOS writes ``fadd.4s v0, v0, v1`` for ``fadd v0.4s, v0.4s, v1.4s``
+        mnemonic = shape[1]
+        operands = tuple(re.sub(r"\bv(\d+)\b(?!\.)", rf"v\1.{shape[2]}", operand) for operand in operands)
     if mnemonic in ("b", "cbz", "cbnz", "tbz", "tbnz") or mnemonic.startswith("b."):
         target = operands[-1].removeprefix("0x") if operands else None
         tested = tuple(r for o in operands[:-1] if (r := arm_register(o)))

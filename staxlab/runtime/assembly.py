@@ -13,6 +13,7 @@ import re
 import shutil
 import subprocess
 import tempfile
+from functools import lru_cache
 from pathlib import Path
 
 from ..codegen.kernel import Assembly, Kernel
@@ -47,7 +48,7 @@ def disassemble(kernel: Kernel, kind: str | None = None) -> Assembly:
 def _cpp_listing(kernel: Kernel) -> tuple[Line, ...]:
     tools = toolchain.find()
     flags = command_flags(kernel, tools)
-    objdump = shutil.which("objdump")
+    objdump = _gnu_objdump(shutil.which("objdump"))
     with tempfile.TemporaryDirectory(prefix="staxlab-assembly-") as work:
         source = Path(work) / f"{kernel.name}.cpp"
         source.write_text(kernel.source, encoding="utf-8")
@@ -58,6 +59,15 @@ def _cpp_listing(kernel: Kernel) -> tuple[Line, ...]:
             return parse_compiler_output(target.read_text(encoding="utf-8"), kernel, source.name)
         text = _run([objdump, "-d", "-l", "-r", "--inlines", "--no-show-raw-insn", "-C", str(target)])
         return parse_objdump(text, kernel, source.name)
+
+
+@lru_cache(maxsize=4)
+def _gnu_objdump(path: str | None) -> str | None:
+    """The program if it is GNU's: LLVM's (macOS has it under the same name) does not follow inlined functions."""
+    if path is None:
+        return None
+    version = subprocess.run([path, "--version"], capture_output=True, text=True)
+    return path if "GNU" in version.stdout else None
 
 
 def _run(command: list[str]) -> str:
@@ -127,9 +137,13 @@ def _origins(kernel: Kernel, source: int | None) -> frozenset[int]:
     return kernel.lines[source - 1].origins
 
 
+#: Labels inside a function that jumps go to: GNU's, and LLVM's on Linux and macOS.
+_JUMPED_TO = re.compile(r"\.L\d+|\.?LBB\d+_\d+")
+
+
 def parse_compiler_output(text: str, kernel: Kernel, file: str) -> tuple[Line, ...]:
-    """Lines of the compiler's own assembly (where there is no objdump): ``.loc`` directives give the line, those inside
-    headers are attributed to the last generated line before them."""
+    """Lines of the compiler's own assembly (where there is no GNU objdump): ``.loc`` directives give the line, those
+    inside headers are attributed to the last generated line before them."""
     files: set[str] = set()
     lines: list[Line] = []
     source: int | None = None
@@ -141,10 +155,14 @@ def parse_compiler_output(text: str, kernel: Kernel, file: str) -> tuple[Line, .
         if located and located[1] in files:
             source = int(located[2])
         stripped = raw.strip()
-        if re.match(r"\s*\.section\s+\.debug", raw):
+        if re.match(r"\s*\.section\s+(\.debug|__DWARF)", raw):
             break
-        directive = stripped.startswith((".", "#", "//")) and not re.fullmatch(r"\.L\d+:", stripped)
-        if not stripped or directive or re.match(r"\.L[A-Za-z]", stripped):
+        label = re.match(r"([\w.$@]+):(\s|$)", stripped)
+        if label:
+            if _JUMPED_TO.fullmatch(label[1]) or not label[1].startswith((".", "L")):
+                lines.append(Line(f"{label[1]}:", _origins(kernel, source)))
+            continue
+        if not stripped or stripped.startswith((".", "#", "//", ";")):
             continue
         lines.append(Line(raw.replace("\t", " "), _origins(kernel, source)))
     return tuple(lines)

@@ -240,6 +240,70 @@ def test_a_listing_for_arm_gets_the_mix_and_no_bounds():
     assert "no port model" in str(loop) and "drawing failed" not in loop._repr_mimebundle_()["text/html"]
 
 
+CLANG = """\
+fused_sum_0:
+ xorl %ecx, %ecx
+.LBB0_2:
+ vaddps -48(%rdi,%rcx,4), %xmm3, %xmm3
+ vaddps -32(%rdi,%rcx,4), %xmm2, %xmm2
+ vaddps -16(%rdi,%rcx,4), %xmm1, %xmm1
+ vaddps (%rdi,%rcx,4), %xmm0, %xmm0  # a remark
+ vaddps 16(%rdi,%rcx,4), %xmm3, %xmm3
+ vaddps 32(%rdi,%rcx,4), %xmm2, %xmm2
+ vaddps 48(%rdi,%rcx,4), %xmm1, %xmm1
+ vaddps 64(%rdi,%rcx,4), %xmm0, %xmm0
+ addq $32, %rcx
+ cmpq $4080, %rcx
+ jb .LBB0_2
+ retq
+"""
+
+# The same kernel for Arm, by the same compiler: objdump's spelling, and that of macOS.
+ARM_SUM = """\
+fused_sum_0:
+      1c:  mov x11, x9
+      20:  ldp q4, q5, [x11, #-32]
+      24:  add x10, x10, #16
+      28:  ldp q6, q7, [x11], #64
+      2c:  cmp x10, #4080
+      30:  fadd v3.4s, v3.4s, v4.4s
+      34:  fadd v2.4s, v2.4s, v5.4s
+      38:  fadd v1.4s, v1.4s, v6.4s
+      3c:  fadd v0.4s, v0.4s, v7.4s
+      40:  b.lo 0x20
+      44:  ret
+"""
+MACOS_SUM = """\
+_fused_sum_0:
+LBB0_2:
+ ldp q4, q5, [x11, #-32]
+ fadd.4s v3, v3, v4
+ fadd.4s v2, v2, v5
+ ldp q4, q5, [x11], #64
+ fadd.4s v1, v1, v4
+ fadd.4s v0, v0, v5  ; a remark
+ add x10, x10, #16
+ cmp x10, #4080
+ b.lo LBB0_2
+ ret
+"""
+
+
+def test_an_accumulator_may_take_in_several_vectors_per_iteration():
+    """Unrolled twice: each of four accumulators waits for two additions, and eight vectors are merged."""
+    (loop,) = loops_of("f", lines(CLANG), "skylake-x")
+    assert loop.chain.cycles == 8 and loop.chain.merges == 8 and len(loop.chain.accumulators) == 4
+    assert [cycles for _, cycles, _ in loop.accumulators_table((1, 2, 4))] == [4, 2, 1] and loop.elements == 32
+
+
+@pytest.mark.parametrize("text", [ARM_SUM, MACOS_SUM])
+def test_both_spellings_for_arm_are_read(text):
+    (loop,) = loops_of("f", lines(text))
+    expected = {("vector load", 128): 2, ("add, multiply", 128): 4, ("scalar, address", 0): 2, ("branch", 0): 1}
+    assert loop.mix == expected and (loop.elements, loop.bytes_loaded) == (16, 64)
+    assert loop.chain.accumulators == ("v0", "v1", "v2", "v3")
+
+
 # -- ports -------------------------------------------------------------------------------------------------------------
 
 

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from staxlab.errors import OptionError
+from staxlab.provenance import Line
 from staxlab.runtime import assembly
 from tests.codegen.cpp_support import RUNNABLE, compile_program, reduction
 
@@ -62,6 +63,44 @@ def test_without_objdump_the_compilers_own_listing_serves(monkeypatch):
     origins = set().union(*(line.origins for line in listing.lines))
     assert {12, 13} <= origins
     assert ".loc" not in listing.text and "ret" in listing.text
+
+
+LLVM = """\
+	.text
+	.globl	_total
+_total:                                 ; @total
+Lfunc_begin0:
+	.file	1 "/tmp" "total.cpp"
+	.loc	1 2 0                           ; total.cpp:2:0
+	mov	x8, #0
+LBB0_1:                                 ; =>This Inner Loop Header: Depth=1
+	.loc	1 3 0
+Ltmp0:
+	add	x8, x8, #16
+	b.lo	LBB0_1
+	ret
+	.section	__DWARF,__debug_abbrev
+Lsection_abbrev:
+	.byte	1
+"""
+
+
+def test_labels_that_are_jumped_to_stay_and_others_go():
+    kernel = SimpleNamespace(lines=[Line("a"), Line("b", frozenset({7})), Line("c", frozenset({8}))])
+    lines = assembly.parse_compiler_output(LLVM, kernel, "total.cpp")
+    assert [line.text.strip() for line in lines] == [
+        "_total:", "mov x8, #0", "LBB0_1:", "add x8, x8, #16", "b.lo LBB0_1", "ret",
+    ]  # fmt: skip
+    assert lines[1].origins == {7} and lines[3].origins == {8}
+
+
+def test_an_objdump_that_is_not_gnus_is_left_alone(tmp_path, monkeypatch):
+    """LLVM's program of that name knows no ``--inlines``."""
+    other = tmp_path / "objdump"
+    other.write_text("#!/bin/sh\n[ \"$1\" = --version ] && echo 'Apple LLVM version 17' || exit 1\n")
+    other.chmod(0o755)
+    monkeypatch.setattr(assembly, "shutil", SimpleNamespace(which=lambda name: str(other)))
+    assert "ret" in assembly.disassemble(example()).text
 
 
 def test_an_unknown_kind_is_refused():
