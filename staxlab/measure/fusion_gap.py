@@ -20,6 +20,7 @@ from typing import Any
 from ..errors import OptionError
 from ..schedule.dependencies import escaping, single_nodes
 from ..schedule.fusion import Fusion, Group, Pair, Score, score
+from ..schedule.fusion_problem import FusionProblem
 from ..schedule.optimum import PROVED, SECONDS, STATES, Optimum, Progress, optimum
 from ..schedule.programs import ProgramFusion
 from ..schedule.records import Schedule, ScheduleNode
@@ -176,7 +177,7 @@ def fusion_history(record: Any, *, score: Score = score, best: bool | Optimum = 
     if best is True:
         _has_rows(planned)
         start = [[n.name for n in group.members] for group in run.groups]
-        best = _honest(optimum(problem_of(run, nodes), start=start))
+        best = _honest(optimum(_problem(run, nodes), start=start))
     position = run.position
 
     def names(group: Group) -> Names:
@@ -215,12 +216,23 @@ def gap(
     planned, name = _schedule_of(record)
     _has_rows(planned)
     nodes, run = _again(planned, score)
-    problem = problem_of(run, nodes)
+    problem = _problem(run, nodes)
     greedy = tuple(tuple(m.name for m in node.members) or (node.name,) for node in planned.nodes)
     best = _honest(optimum(problem, start=greedy, seconds=seconds, states=states, progress=progress))
     paid = problem.cost(greedy)
     reasons = _reasons(run, best) if best.nbytes < paid else ()
     return FusionGap(name, greedy, paid, best, {node.name: node.describe() for node in nodes}, reasons)
+
+
+def _problem(run: _Recorded, nodes: list[ScheduleNode]) -> FusionProblem:
+    """The problem of a run, in which the kernels it comes to are legal."""
+    if not run.merges:
+        run.run()
+    problem = problem_of(run, nodes)
+    for group in run.groups:
+        if group.views:
+            problem.classes.admit(group.views)  # type: ignore[union-attr]  # they are RowClasses
+    return problem
 
 
 def _honest(best: Optimum) -> Optimum:
@@ -237,7 +249,6 @@ def _honest(best: Optimum) -> Optimum:
 
 def _reasons(run: _Recorded, best: Optimum) -> tuple[str, ...]:
     """The merges that join what the optimum keeps apart, and what the greedy kept apart then, and why."""
-    run.run()
     home = {name: place for place, part in enumerate(best.partition) for name in part}
     ordered = run.position.__getitem__
 

@@ -9,14 +9,14 @@ that only a kernel needs is in memory all the same where its stack has no room.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from itertools import islice
 
 from ..loops.body import MemoryAccess
 from ..loops.ir import Layout
 from .fusion import Fusion
 from .fusion_problem import Buffer, FusionProblem, bits
-from .legality import ROW_BYTES, Way
+from .legality import ROW_BYTES, Space, Way
 from .records import ScheduleNode
 from .rows import RowView, has_rows, place
 
@@ -65,7 +65,8 @@ def _part(access: MemoryAccess) -> Hashable:
 class RowClasses:
     """What a run of fusion allows (:class:`~.fusion_problem.Classes`). Answers are kept, one for each set of nodes.
 
-    ``is_cut``: some class had more ways than are kept, and what was left out might have made a larger one legal.
+    ``is_cut``: some class had more ways than are kept, or a kernel of the run's own was not found here. What was left
+    out might have made a larger one legal.
     """
 
     def __init__(self, run: Fusion, nodes: Sequence[ScheduleNode], buffers: Sequence[Buffer]):
@@ -74,6 +75,7 @@ class RowClasses:
         self.is_cut = False
         self._ways: dict[int, list[Way]] = {}
         self._extra: dict[int, int | None] = {}
+        self._rows: dict[tuple[int, ...], frozenset[Space]] = {}
 
     def ways(self, members: int) -> list[Way]:
         """The ways of running these nodes in one kernel over rows that any node of the program offers. What no part of
@@ -87,8 +89,28 @@ class RowClasses:
                 self._ways[members] = list(islice(found, MOST_WAYS))
                 self.is_cut |= next(found, None) is not None
             else:
-                self._ways[members] = list(self.run.ways_of(node, (), set().union(*self.spaces)))
+                self._ways[members] = list(self.run.ways_of(node, (), self._offered(range(len(self.nodes)))))
         return self._ways[members]
+
+    def _offered(self, members: Iterable[int]) -> frozenset[Space]:
+        """The rows that nodes offer, and those that cutting them where another node's loops are leads to."""
+        members = tuple(members)
+        if members not in self._rows:
+            found: set[Space] = set().union(*(self.spaces[node] for node in members))
+            fresh = found
+            while fresh:
+                cuts = (self.run.rules.cut(space, self.nodes[node]) for space in fresh for node in members)
+                fresh = {space for space in cuts if space} - found
+                found = found | fresh
+            self._rows[members] = frozenset(found)
+        return self._rows[members]
+
+    def admit(self, views: Way) -> None:
+        """A kernel of the run's own, which is legal whether its way was found here or not."""
+        members = sum(1 << self.run.position[view.name] for view in views)
+        if self.extra(members) is None:
+            self._ways[members], self.is_cut = [views], True
+            self._extra[members] = self._more(views, members)
 
     def may_grow(self, members: int) -> bool:
         return members.bit_count() < 2 or bool(self.ways(members))
@@ -97,7 +119,7 @@ class RowClasses:
         if members.bit_count() < 2:
             return 0
         if members not in self._extra:
-            offered = set().union(*(self.spaces[node] for node in bits(members)))
+            offered = self._offered(bits(members))
             legal = [way for way in self.ways(members) if way[0].extents in offered and self.run.allows(way)]
             self._extra[members] = min((self._more(way, members) for way in legal), default=None)
         return self._extra[members]
