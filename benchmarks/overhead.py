@@ -6,6 +6,10 @@ A compiled call checks its guards before it works. Calling again with the *same*
 calling with a *new* one, so both are measured. The same function behind a data gate (``if x.sum() > 0``) shows what
 replaying a question costs: a compiler that keeps one graph must ask it again at every call. Proposition 13.6 turns the
 difference to eager into the smallest tensor for which fusing the two operators pays.
+
+What a region costs once it is entered is measured by itself (Section 8.5): regions of 1, 5 and 20 kernels, and with
+PyTorch's operators between kernels, each through its one entry in C, and through the Python wrapper that says the same.
+Both run the same kernels on the same tensors, so the difference is the wrapper.
 """
 
 from __future__ import annotations
@@ -82,12 +86,90 @@ def sides(
     return found, missing
 
 
+def chain(count: int, between: Callable[[Any], Any] | None = None) -> Callable[[Any], Any]:
+    """``count`` kernels of which each reads all that the one before wrote, and ``between`` after each."""
+
+    def run(x: Any) -> Any:
+        for _ in range(count):
+            x = (x - x.sum(0)) / 3
+            if between is not None:
+                x = between(x)
+        return x
+
+    return run
+
+
+def regions() -> dict[str, Callable[[Any], Any]]:
+    """Functions by what their regions consist of; kernels are not fused, so that there are so many."""
+    import torch
+
+    return {
+        "1 kernel": function,
+        "5 kernels": chain(5),
+        "20 kernels": chain(20),
+        "3 kernels, 3 operators": chain(3, lambda x: torch.sort(x)[0]),
+        "a view as result": lambda x: (x + 1).t(),
+        "a subscript that is checked": lambda x: x[x.argmax(0)] + 1,
+    }
+
+
+def region_sides(rows: int) -> tuple[dict[str, Callable[[], Any]], dict[str, dict[str, int]]]:
+    """Calls of each region through C and through Python, on ``rows`` x ``rows`` elements, and what each consists of."""
+    import torch
+
+    import staxlab
+
+    x = torch.randn(rows, rows)
+    timed: dict[str, Callable[[], Any]] = {}
+    parts: dict[str, dict[str, int]] = {}
+    for name, fn in regions().items():
+        compilation = staxlab.explain(fn, x, options={"fuse": False})
+        artifact, inputs = compilation.artifact, [x]
+        languages = [kernel.language for kernel in compilation.kernels]
+        parts[name] = {"kernels": languages.count("cpp"), "operators": languages.count("extern")}
+        parts[name]["entries"] = _entries(artifact.call, inputs)
+        timed[f"{name}, C"] = lambda call=artifact.call, inputs=inputs: call(inputs)
+        timed[f"{name}, Python"] = lambda call=artifact.wrapper_call, inputs=inputs: call(inputs)
+    return timed, parts
+
+
+def _entries(call: Callable[[list[Any]], Any], inputs: list[Any]) -> int:
+    """How often one call enters C for the region: 1, and 0 without the extension."""
+    from staxlab import native
+
+    before = native.counters().get("entries", 0)
+    call(inputs)
+    return native.counters().get("entries", 0) - before
+
+
+def measure_regions(options: argparse.Namespace) -> dict[str, Any]:
+    """The regions' part of the record."""
+    from staxlab.measure.timing import compare
+
+    timed, parts = region_sides(options.rows)
+    comparison = compare(timed, readings=options.readings, warmup=50, order="random", calls=options.calls)
+    print(comparison.table().text())
+    ratios = {}
+    for name, consists in parts.items():
+        if all(timing.readings for timing in comparison.timings if timing.name.startswith(f"{name}, ")):
+            ratio = ratios[name] = comparison.ratio(f"{name}, Python", f"{name}, C")
+            entries = f"{name}: {consists['entries']} entry per call"
+            print(f"{entries}, {ratio.median:.3g} of the Python wrapper's time ({ratio})")
+    return {
+        "elements": options.rows**2,
+        "consists_of": parts,
+        "comparison": comparison.to_json(),
+        "of_python_wrapper": {name: ratio.to_json() for name, ratio in ratios.items()},
+    }
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     p = argparse.ArgumentParser(prog="python -m benchmarks.overhead", description=__doc__.split("\n")[0])
     p.add_argument("--peers", default="eager,torch_compile,xla,staxlab")
     p.add_argument("--elements", type=int, default=8)
     p.add_argument("--readings", type=int, default=31)
     p.add_argument("--calls", type=int, default=1000, help="calls one reading averages over (default 1000)")
+    p.add_argument("--rows", type=int, default=8, help="regions work on so many rows and columns (default 8)")
     p.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
     p.add_argument(
         "--bandwidth", type=float, help="bytes/s for the break-even size (default: measured here by copying)"
@@ -129,6 +211,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for name, size in sizes.items():
             above = f"above {size:,.0f} elements" if size > 0 else "at any size"
             print(f"{name}: fusing two operators pays {above}, at {bandwidth / 1e9:.3g} GB/s (Proposition 13.6)")
+    inside = measure_regions(options) if options.device == "cpu" and "staxlab" in names else None
     if options.out:
         record = {
             **header(FORMAT, options.device),
@@ -137,6 +220,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             "comparison": comparison.to_json(),
             "of_eager": ratios,
             "smallest_size_worth_fusing": sizes,
+            **({"regions": inside} if inside else {}),
         }
         print(f"wrote {save(record, options.out)}")
     return 0 if comparison.complete else 130

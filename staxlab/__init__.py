@@ -21,12 +21,14 @@ from .errors import (
     LoweringError,
     MissingDependencyError,
     OptionError,
+    OutOfMemoryError,
     RecompileWarning,
     ScheduleError,
     StaxError,
     SubscriptError,
     TransformError,
 )
+from .native.memory import clear_memory_pool, memory_stats, set_memory_limit
 from .options import Decision, DeviceSpec, Options
 
 __version__ = "0.1.0"
@@ -45,18 +47,22 @@ __all__ = [
     "MissingDependencyError",
     "OptionError",
     "Options",
+    "OutOfMemoryError",
     "RecompileWarning",
     "ScheduleError",
     "StaxError",
     "SubscriptError",
     "TransformError",
+    "clear_memory_pool",
     "compile",
     "errors",
     "explain",
     "gate",
     "hvp",
     "jvp",
+    "memory_stats",
     "register_lowering",
+    "set_memory_limit",
     "trace",
 ]
 

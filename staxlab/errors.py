@@ -84,6 +84,10 @@ class SubscriptError(StaxError, IndexError, RuntimeError):
     (``x[i]``) and a RuntimeError for others (``gather``); this is both, so that what catches one of them still does."""
 
 
+class OutOfMemoryError(StaxError, MemoryError):
+    """The system has no memory for a result or a temporary of a region, not even once the pool has been emptied."""
+
+
 class FallbackWarning(UserWarning):
     """Part of a compiled region runs through PyTorch's own operator instead of a generated kernel."""
 

@@ -423,22 +423,51 @@ def _after(name: str) -> tuple[Stage, ...]:
 
 def _half_executor(compilation: Compilation) -> Callable[[list[torch.Tensor]], Any] | None:
     """What runs a forward or backward half, or a region without halves, and says which subscript was out of range."""
-    run, operators = _runner(compilation), compilation.operators
-    # A region that runs without Python has no kernel that checks anything; one without kernels explains itself.
-    if run is None or not getattr(compilation.artifact, "interpreted", "") or not has_subscripts(operators.module):
+    artifact = compilation.artifact
+    if artifact is not None and not artifact.interpreted:
+        return _in_one_entry(compilation)
+    run = _runner(compilation)
+    # A region without kernels explains itself.
+    if run is None or artifact is None or not has_subscripts(compilation.operators.module):
         return run
-    written = [node.args[0] for node in operators.write_backs]
+    explanation = _explanation(compilation)
 
     def explained(inputs: list[torch.Tensor]) -> Any:
         try:
             return run(inputs)
         except (IndexError, RuntimeError) as error:
-            found = explain(error, operators.module, inputs, written)
+            found = explanation(error, inputs)
             if found is None:
                 raise
             raise found from error
 
     return explained
+
+
+def _in_one_entry(compilation: Compilation) -> Callable[[list[torch.Tensor]], Any]:
+    """The program of a region together with what stands around a call: its constants, version counters, errors that say
+    which subscript was out of range, and no autocast (what :func:`_runner` and :func:`_half_executor` do in Python)."""
+    program, operators = compilation.artifact.call, compilation.operators
+    constants = tuple(_tensor_constants(compilation))
+    counts = tuple(_writes_uncounted(operators))
+    externs = bool(_extern_buffers(compilation))
+    may_fail = externs or any(kernel.launch.get("checks") for kernel in compilation.kernels)
+    may_fail = may_fail and has_subscripts(operators.module)
+    if constants or counts or externs or may_fail:
+        explanation = _explanation(compilation) if may_fail else None
+        outside = torch._C._DisableAutocast if externs else None
+        program = program.bound(constants, explanation, counts or None, _set_version, outside)
+    return _recorded(program, compilation)
+
+
+_set_version = torch._C._autograd._unsafe_set_version_counter
+
+
+def _explanation(compilation: Compilation) -> Callable[[Exception, list[torch.Tensor]], Exception | None]:
+    """From an error of a run and its inputs to the subscript that was out of range, None if the error is another."""
+    operators = compilation.operators
+    written = [node.args[0] for node in operators.write_backs]
+    return lambda error, inputs: explain(error, operators.module, inputs, written)
 
 
 def _runner(compilation: Compilation) -> Callable[[list[torch.Tensor]], Any] | None:
@@ -459,7 +488,11 @@ def _runner(compilation: Compilation) -> Callable[[list[torch.Tensor]], Any] | N
 
 def _as_recorded(run: Callable[[list[torch.Tensor]], Any], compilation: Compilation) -> Callable[[list], Any]:
     """``run`` in the modes that the graph of operators was recorded in, as far as PyTorch's routines look at them."""
-    run = _outside_autocast(run)
+    return _recorded(_outside_autocast(run), compilation)
+
+
+def _recorded(run: Callable[[list[torch.Tensor]], Any], compilation: Compilation) -> Callable[[list], Any]:
+    """``run`` with gradient recording on, if an operator delivers what its adjoint reads only then."""
     if not any(map(_keeps_for_backward, compilation.operators.graph.calls)):
         return run
 
@@ -494,10 +527,7 @@ def _outside_autocast(run: Callable[[list[torch.Tensor]], Any]) -> Callable[[lis
 def _counting(run: Callable[[list[torch.Tensor]], Any], operators: Any) -> Callable[[list[torch.Tensor]], Any]:
     """``run``, and then the version counters of its inputs as eager execution leaves them. That counts every write,
     while the graph writes a modified input once (Section 4.9)."""
-    written = {node.args[0] for node in operators.write_backs}
-    counts = zip(operators.graph.placeholders, operators.versions, strict=True)
-    missing = [(place, count - (node in written)) for place, (node, count) in enumerate(counts)]
-    missing = [(place, more) for place, more in missing if more]
+    missing = _writes_uncounted(operators)
     if not missing:
         return run
 
@@ -505,10 +535,18 @@ def _counting(run: Callable[[list[torch.Tensor]], Any], operators: Any) -> Calla
         result = run(inputs)
         for tensor, more in ((inputs[place], more) for place, more in missing):
             if not tensor.is_inference():  # those have no counter
-                torch._C._autograd._unsafe_set_version_counter((tensor,), (tensor._version + more,))
+                _set_version((tensor,), (tensor._version + more,))
         return result
 
     return counting
+
+
+def _writes_uncounted(operators: Any) -> list[tuple[int, int]]:
+    """(number of an input, how many writes to it the graph does without)."""
+    written = {node.args[0] for node in operators.write_backs}
+    counts = zip(operators.graph.placeholders, operators.versions, strict=True)
+    missing = [(place, count - (node in written)) for place, (node, count) in enumerate(counts)]
+    return [(place, more) for place, more in missing if more]
 
 
 def _tensor_constants(compilation: Compilation) -> list[torch.Tensor]:

@@ -149,26 +149,27 @@ def place_arguments() -> None:
         spans = kernel.launch.get("spans")
         if spans is None:  # written by hand: no layout says how long its arguments are
             return launch
+        checked = bool(kernel.launch.get("checks"))
+        entry = launch.entry if checked else launch
 
-        def call(*pointers: int) -> None:
+        def call(*pointers: int) -> int | None:
             account.launches += 1
             account.last = kernel
             blocks = [libc.malloc(span) for span in spans]
             try:
                 for block, pointer, span in zip(blocks, pointers, spans, strict=True):
                     ctypes.memmove(block, pointer, span)
-                launch(*blocks)
+                failure = entry(*blocks)
                 for block, pointer, span, argument in zip(blocks, pointers, spans, kernel.arguments, strict=True):
                     if argument.role != "input":
                         ctypes.memmove(pointer, block, span)
+                return failure
             finally:
                 for block in blocks:
                     libc.free(block)
 
-        call.__name__ = kernel.name
-        if kernel.launch.get("checks"):  # raises errors, so it is only ever called from Python
-            return call
-        return ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * len(spans))(call)
+        placing = ctypes.CFUNCTYPE(ctypes.c_longlong if checked else None, *[ctypes.c_void_p] * len(spans))(call)
+        return build.reporting(kernel, placing) if checked else placing
 
     def counted(kernel: Any, compiled: Any, key: str, tools: Any) -> Any:
         account.kernels.add(key)

@@ -1,10 +1,11 @@
 """The part of a call that is too short for Python (Sections 2.4 and 8.5): an extension module in C, with a fallback.
 
-``pool.c`` keeps result memory between calls, ``program.c`` runs the kernels of a region from a table, ``line.c`` notes
-what a compiled version expects of a call, ``ambient.c`` reads the modes around one, and ``entry.c``
-compares a call with what compiled versions expect. The extension is compiled when the package is installed; where that
-was not possible (no compiler, no headers) ``available`` is False, ``reason`` says why, and the same work is done in
-Python, a few microseconds slower. ``STAXLAB_NATIVE=0`` turns it off.
+``pool.c`` keeps memory between calls and ``tensors.c`` makes tensors of it; ``table.c`` reads what a compiled region
+does, ``program.c`` runs it, one entry per call, and ``launch.c`` calls a kernel; ``line.c`` notes what a compiled
+version expects of a call, ``ambient.c`` reads the modes around one, and ``entry.c`` compares a call with what versions
+expect. The extension is compiled when the package is installed; where that was not possible (no compiler, no headers)
+``available`` is False, ``reason`` says why, and the same work is done in Python, a few microseconds slower.
+``STAXLAB_NATIVE=0`` turns it off.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from typing import Any
 
 import torch
 
+from ..errors import OptionError, OutOfMemoryError
+
 #: DLPack's type codes: signed and unsigned integers, floating point, bfloat, complex, bool.
 DLPACK_TYPES: dict[torch.dtype, tuple[int, int]] = {
     torch.int8: (0, 8), torch.int16: (0, 16), torch.int32: (0, 32), torch.int64: (0, 64),
@@ -25,10 +28,10 @@ DLPACK_TYPES: dict[torch.dtype, tuple[int, int]] = {
 }  # fmt: skip
 
 #: Which interface of the extension this module speaks (`native.h` has the same number).
-INTERFACE = 2
+INTERFACE = 3
 
-#: What fits into the extension's tables (`native.h` and `program.c` have the same numbers).
-MOST_DIMENSIONS, MOST_ARGUMENTS, MOST_SLOTS = 12, 16, 256
+#: How many arguments a kernel may take (`launch.c` and Python's own ctypes have the same number).
+MOST_ARGUMENTS = 1024
 
 # How `ambient.c` calls an exported function that answers what a Python function would.
 _ASK, _FLAG, _DEPTH, _SCALAR, _FLAG_OF_DEVICES, _FLAG_OF_KEY, _FLAG_OF_OBJECT, _POINTER = range(8)
@@ -102,13 +105,41 @@ def _connect() -> tuple[Any, str]:
 
     table = tuple((read, off, *_shortcut(kind, symbol)) for read, off, kind, symbol in _READERS)
     try:
-        _native.connect(torch.Tensor, table, vars(forward_ad))
-        limit = os.environ.get("STAXLAB_POOL_BYTES")
-        if limit is not None:
-            _native.pool_limit(int(limit))
+        _native.connect(torch.Tensor, torch.as_strided, _exhausted, table, vars(forward_ad))
     except (RuntimeError, ValueError) as error:
         return None, str(error)
+    limit = os.environ.get(LIMIT_VARIABLE)
+    if limit is not None:
+        _native.pool_limit(bytes_of(limit, LIMIT_VARIABLE))
     return _native, ""
+
+
+#: Sets how many bytes may rest in the pool: ``STAXLAB_POOL_BYTES=512M``.
+LIMIT_VARIABLE = "STAXLAB_POOL_BYTES"
+
+
+def bytes_of(text: str | int, name: str = "limit") -> int:
+    """A number of bytes, also as text with a unit of 1024: "64K", "512M", "2G". OptionError for anything else."""
+    try:
+        digits = str(text).strip().upper().removesuffix("B").removesuffix("I")
+        exponent = "KMGT".find(digits[-1:]) + 1 if digits[-1:] else 0
+        number = int(digits[:-1] if exponent else digits) << (10 * exponent)
+        if isinstance(text, bool) or not 0 <= number < 1 << 62:
+            raise ValueError
+        return number
+    except ValueError:
+        raise OptionError(
+            f"{name} is {text!r}, which is no number of bytes", remedy='write 1073741824, "1G", or 0 to keep nothing'
+        ) from None
+
+
+def _exhausted(size: int) -> OutOfMemoryError:
+    lent = pool_statistics().get("lent_bytes", 0)
+    return OutOfMemoryError(
+        f"no memory for a result of {size:,} bytes: the system refused it, also after everything that rested in "
+        f"staxlab's pool was returned ({lent:,} bytes of the pool are in use)",
+        remedy="free results that are no longer needed, or compute the result in pieces",
+    )
 
 
 _extension, reason = _connect()
@@ -127,18 +158,36 @@ def empty(shape: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype) -
     """An uninitialised CPU tensor: over memory of the pool where that pays and the layout allows it."""
     extent = 1 + sum([(n - 1) * s for n, s in zip(shape, stride)])  # noqa: B905
     size = extent * dtype.itemsize
-    if not available or size < POOLED_FROM or dtype not in DLPACK_TYPES or len(shape) > MOST_DIMENSIONS or 0 in shape:
+    if not available or size < POOLED_FROM or dtype not in DLPACK_TYPES or 0 in shape:
         return torch.empty_strided(shape, stride, dtype=dtype)
     return _extension.pool_empty(size, DLPACK_TYPES[dtype], shape, stride)
 
 
 def pool_statistics() -> dict[str, int]:
-    """What the pool has done: blocks ``taken`` and ``reused``, ``lent_bytes``, ``resting_bytes``, ``resting_blocks``,
-    and its ``limit`` in bytes. Empty without the extension."""
+    """What the pool has done, in blocks and bytes (:class:`staxlab.native.memory.MemoryStats` says what is what).
+    Empty without the extension."""
     return _extension.pool_statistics() if available else {}
+
+
+def set_limit(limit: int | None) -> None:
+    """Set how many bytes may rest in the pool; None: an eighth of the machine's memory, at most one GiB."""
+    if available:
+        _extension.pool_limit(limit)
+
+
+def restart_counts() -> None:
+    """Start the pool's peaks and sums anew."""
+    if available:
+        _extension.pool_restart_counts()
 
 
 def clear() -> None:
     """Return all memory that rests in the pool to the operating system."""
     if available:
         _extension.pool_clear()
+
+
+def counters() -> dict[str, int]:
+    """What all programs of this process have done so far: ``entries``, one per call of a region whatever it is made of;
+    ``kernels`` launched, ``operators`` of PyTorch called and ``views`` made in them. Empty without the extension."""
+    return _extension.counters() if available else {}

@@ -55,6 +55,13 @@ bool ambient_is(PyObject *const *state, const int64_t *quick_state) {
     return level && PyLong_Check(level) && PyLong_AsLong(level) < 0;
 }
 
+int ambient_autocast(void) {
+    PyObject *answer = PyObject_CallNoArgs(readers[AUTOCAST]); /* of all devices, which the shortcut does not know */
+    int is_on = answer ? answer != off[AUTOCAST] : -1;
+    Py_XDECREF(answer);
+    return is_on;
+}
+
 /* What the shortcuts answer for the part of the state that is in the key; -1 where Python is asked. */
 void ambient_quick(int64_t *quick_state) {
     for (int k = 0; k < STATE_IN_KEY; k++) quick_state[k] = shortcut(k);

@@ -21,7 +21,7 @@ enum { MOST_LINES = 8, INLINE_TENSORS = 32 };
 
 static PyObject *dispatch_name;
 
-/* -- comparing with what a line expects ------------------------------------------------------------------------------ */
+/* -- comparing with what a line expects --------------------------------------------------------------------------- */
 
 static inline bool expected_tensor(const Expected *expected, PyObject *object, DLTensor *tensor) {
     if (Py_TYPE(object) != expected->type || exchange->view(object, tensor)) return false;
@@ -89,7 +89,7 @@ static inline bool place_is_same(const Place *place) {
     return now == place->found;
 }
 
-/* -- aliasing ------------------------------------------------------------------------------------------------------ */
+/* -- aliasing ----------------------------------------------------------------------------------------------------- */
 
 typedef struct { uintptr_t start, end; } Span;
 
@@ -132,7 +132,7 @@ static bool nothing_shared(Line *line, void **addresses) {
     return !shared;
 }
 
-/* -- a call -------------------------------------------------------------------------------------------------------- */
+/* -- a call ------------------------------------------------------------------------------------------------------- */
 
 static PyObject *list_of(PyObject *const *objects, Py_ssize_t count) {
     PyObject *list = PyList_New(count);

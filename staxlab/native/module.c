@@ -1,12 +1,13 @@
 /* The extension module: its functions, its types, and the connection to PyTorch. */
 
-#include "native.h"
+#include "program.h"
 
-/* connect(torch.Tensor, table of ambient readers, forward_ad's dict): find PyTorch's DLPack functions on its tensor
-   type. RuntimeError if this PyTorch has none of a version that is understood here. */
+/* connect(torch.Tensor, torch.as_strided, what makes the error for lack of memory, table of ambient readers, forward_ad's
+   dict): find PyTorch's DLPack functions on its tensor type. RuntimeError if this PyTorch has none of a version that is
+   understood here. */
 static PyObject *connect(PyObject *module, PyObject *args) {
-    PyObject *tensor, *table, *level;
-    if (!PyArg_ParseTuple(args, "OOO", &tensor, &table, &level)) return NULL;
+    PyObject *tensor, *as_strided, *exhausted, *table, *level;
+    if (!PyArg_ParseTuple(args, "OOOOO", &tensor, &as_strided, &exhausted, &table, &level)) return NULL;
     PyObject *capsule = PyObject_GetAttrString(tensor, "__dlpack_c_exchange_api__");
     if (!capsule) {
         PyErr_SetString(PyExc_RuntimeError, "this PyTorch does not publish DLPack's C exchange API");
@@ -20,7 +21,7 @@ static PyObject *connect(PyObject *module, PyObject *args) {
         return NULL;
     }
     PyObject *line = PyObject_GetAttrString(module, "Line"); /* lives as long as the module */
-    if (!line || connect_entry(line, table, level)) return NULL;
+    if (!line || connect_entry(line, table, level) || connect_tensors(as_strided, exhausted)) return NULL;
     tensor_type = (PyTypeObject *)Py_NewRef(tensor);
     exchange = found;
     Py_RETURN_NONE;
@@ -29,10 +30,7 @@ static PyObject *connect(PyObject *module, PyObject *args) {
 static PyMethodDef functions[] = {
     {"connect", connect, METH_VARARGS, "Find PyTorch's DLPack functions."},
     {"ambient_shortcuts", ambient_shortcuts, METH_NOARGS, "What the shortcuts to the ambient state answer now."},
-    {"pool_empty", pool_empty, METH_VARARGS, "An uninitialised tensor over memory of the pool."},
-    {"pool_statistics", pool_statistics, METH_NOARGS, "How the pool has been used, as a dict."},
-    {"pool_clear", pool_clear, METH_NOARGS, "Return all memory at rest to the system."},
-    {"pool_limit", pool_limit, METH_O, "Set how many bytes may rest in the pool."},
+    {"counters", read_counters, METH_NOARGS, "What all programs have done: entries, kernels, operators, views."},
     {NULL},
 };
 
@@ -46,8 +44,10 @@ PyMODINIT_FUNC PyInit__native(void) {
     pool_start();
     program_type = (PyTypeObject *)PyType_FromSpec(&program_spec);
     PyObject *line = PyType_FromSpec(&line_spec), *entry = PyType_FromSpec(&entry_spec);
-    if (!program_type || !line || !entry || PyModule_AddObjectRef(module, "Program", (PyObject *)program_type) ||
-        PyModule_AddObjectRef(module, "Line", line) || PyModule_AddIntConstant(module, "INTERFACE", INTERFACE) || PyModule_AddObjectRef(module, "Entry", entry)) {
+    if (!program_type || !line || !entry || PyModule_AddFunctions(module, pool_functions) ||
+        PyModule_AddObjectRef(module, "Program", (PyObject *)program_type) ||
+        PyModule_AddObjectRef(module, "Line", line) || PyModule_AddObjectRef(module, "Entry", entry) ||
+        PyModule_AddIntConstant(module, "INTERFACE", INTERFACE)) {
         Py_DECREF(module);
         return NULL;
     }

@@ -1,8 +1,4 @@
-/* Shared by the three parts of the extension: the memory pool, the program that runs kernels, and the call entry.
-
-   No header of PyTorch is used. Tensors are read and made through the C exchange API of DLPack (version 1.3), a table of
-   functions that PyTorch publishes as `torch.Tensor.__dlpack_c_exchange_api__`; its layout below is that of the
-   specification, https://dmlc.github.io/dlpack/latest/c_api.html. */
+/* Shared by the parts of the extension that know the interpreter: memory as tensors, programs, and the call entry. */
 
 #ifndef STAXLAB_NATIVE_H
 #define STAXLAB_NATIVE_H
@@ -12,86 +8,63 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* -- DLPack ------------------------------------------------------------------------------------------------------- */
-
-typedef struct { int32_t type, id; } DLDevice;
-typedef struct { uint8_t code, bits; uint16_t lanes; } DLDataType;
-typedef struct { uint32_t major, minor; } DLVersion;
-
-typedef struct {
-    void *data;
-    DLDevice device;
-    int32_t ndim;
-    DLDataType dtype;
-    int64_t *shape, *strides; /* in elements */
-    uint64_t byte_offset;
-} DLTensor;
-
-typedef struct DLManagedTensor {
-    DLVersion version;
-    void *context;
-    void (*deleter)(struct DLManagedTensor *);
-    uint64_t flags;
-    DLTensor tensor;
-} DLManagedTensor;
-
-typedef struct Exchange {
-    DLVersion version;
-    struct Exchange *previous;
-    int (*allocate)(DLTensor *, DLManagedTensor **, void *, void (*)(void *, const char *, const char *));
-    int (*export_managed)(void *object, DLManagedTensor **out);
-    int (*import_managed)(DLManagedTensor *tensor, void **out_object); /* takes over the tensor */
-    int (*view)(void *object, DLTensor *out);                          /* borrows; no reference is kept */
-    int (*current_stream)(int32_t device_type, int32_t device_id, void **out);
-} Exchange;
+#include "dlpack.h"
+#include "pool.h"
 
 /* Raised whenever Python and the extension must be of one make; `__init__.py` has the same number. */
-enum { INTERFACE = 2 };
+enum { INTERFACE = 3 };
 
-enum { DEVICE_CPU = 1, MOST_DIMENSIONS = 12 };
+extern const Exchange *exchange;  /* set by `connect` */
+extern PyTypeObject *tensor_type; /* torch.Tensor */
 
-extern const Exchange *exchange;       /* set by `connect` */
-extern PyTypeObject *tensor_type;      /* torch.Tensor */
+/* -- memory as tensors: tensors.c --------------------------------------------------------------------------------- */
 
-/* -- the pool ----------------------------------------------------------------------------------------------------- */
+/* What a tensor over memory of the pool looks like. */
+typedef struct {
+    size_t bytes;
+    DLDataType dtype;
+    int32_t ndim;
+    int64_t *shape, *strides; /* one allocation of PyMem, at `shape`; strides in elements */
+} Layout;
 
-/* A piece of memory together with the DLPack record that hands it to PyTorch, so that a result costs no allocation. */
-typedef struct Block {
-    DLManagedTensor managed; /* first: the deleter is given its address */
-    int64_t shape[MOST_DIMENSIONS], strides[MOST_DIMENSIONS];
-    size_t capacity; /* bytes */
-    int size_class;
-    struct Block *above, *below;  /* in the stack of its size class */
-    struct Block *older, *newer;  /* among all blocks at rest */
-} Block;
+int read_layout(PyObject *item, Layout *layout); /* from (bytes, (type code, bits), shape, strides); -1 and an error */
+void forget_layout(Layout *layout);
 
-Block *pool_take(size_t bytes); /* NULL when memory is exhausted; needs no interpreter lock */
-void pool_give(Block *block);   /* likewise */
-PyObject *pool_empty(PyObject *module, PyObject *args);
-PyObject *pool_statistics(PyObject *module, PyObject *unused);
-PyObject *pool_clear(PyObject *module, PyObject *unused);
-PyObject *pool_limit(PyObject *module, PyObject *bytes);
-void pool_start(void);
+/* A tensor at `data` in a block; takes over a reference to the block. NULL and an error if that fails. */
+PyObject *tensor_over(Block *block, void *data, const Layout *layout);
+/* Where a tensor's first element is: 0, or -1 and an error. */
+int address_of(PyObject *tensor, void **address);
+/* torch.as_strided(tensor, shape, strides, offset), where the offset counts from the tensor's own first element if it
+   is `foreign`, made elsewhere, else from the start of its storage. */
+PyObject *view_of(PyObject *tensor, PyObject *shape, PyObject *strides, int64_t offset, bool foreign);
+/* A block of so many bytes; NULL and the error that `connect` was given if there is no memory. */
+Block *take_or_raise(size_t bytes);
+void raise_exhausted(size_t bytes);
 
-/* -- programs ----------------------------------------------------------------------------------------------------- */
+int connect_tensors(PyObject *as_strided, PyObject *exhausted);
+extern PyMethodDef pool_functions[];
+
+/* -- programs: table.c, program.c --------------------------------------------------------------------------------- */
 
 typedef struct Program Program;
 extern PyTypeObject *program_type;
+extern PyType_Spec program_spec;
 
 Py_ssize_t program_inputs(const Program *program), program_outputs(const Program *program);
-/* The results for inputs at these addresses: the tensor itself if there is one, else a tuple. `objects` are the input
-   tensors, returned where the program returns an input. */
+/* The results for inputs at these addresses: the result itself if there is one, else a tuple. `objects` are the input
+   tensors. */
 PyObject *program_run(Program *program, void **addresses, PyObject *const *objects, bool as_tuple);
 
-extern PyType_Spec program_spec, line_spec, entry_spec;
+/* -- calls: ambient.c, line.c, entry.c ---------------------------------------------------------------------------- */
 
-/* -- calls --------------------------------------------------------------------------------------------------------- */
+extern PyType_Spec line_spec, entry_spec;
 
 enum { STATE_IN_KEY = 4 }; /* gradient mode, inference mode, default dtype, deterministic algorithms */
 
 /* Whether the ambient state is the one a line was made under, and nothing around the call wants to see every operation. */
 bool ambient_is(PyObject *const *state, const int64_t *quick_state);
 void ambient_quick(int64_t *quick_state);
+int ambient_autocast(void); /* whether autocast is on; -1 and an error */
 PyObject *ambient_shortcuts(PyObject *module, PyObject *unused);
 int connect_ambient(PyObject *table, PyObject *level);
 int connect_entry(PyObject *line_type, PyObject *table, PyObject *level);

@@ -1,315 +1,466 @@
-/* A program: the kernels of one compiled region, run without the interpreter (Section 8.5).
+/* Running a program: one entry per call, however many kernels and operators the region has (Sections 8.5 and 11.3).
 
-   It is what the generated Python wrapper says, as a table. Slots are numbered inputs first, then buffers; a step takes
-   its buffers from the pool, calls one kernel with the addresses of some slots, and gives back the buffers nobody reads
-   afterwards. Results leave as tensors through DLPack; when the last reference to one dies its block returns to the
-   pool. */
+   The interpreter is needed only where an operator of PyTorch is called or a tensor is made. Steps between those that take
+   long run with its lock released once for all of them. Whatever fails, every value that is held is given back. */
 
-#include "native.h"
+#include "program.h"
 
-#include <stdlib.h>
 #include <string.h>
 
-enum { MOST_ARGUMENTS = 16, MOST_SLOTS = 256 };
+enum { INSIDE_VALUES = 64, INSIDE_ARGUMENTS = 32, INSIDE_TEMPLATES = 16 };
+
+Counters counters;
+PyTypeObject *program_type;
+
+/* A value during a call. Kernels need its address. The tensor is made when somebody asks for it, and takes over the
+   reference to the block; `home` is the block all the same. Inputs are borrowed from the caller. */
+typedef struct {
+    void *address;
+    Block *block, *home;
+    PyObject *tensor;
+} Value;
 
 typedef struct {
-    size_t bytes;
-    DLDataType dtype;
-    int32_t ndim;
-    int64_t shape[MOST_DIMENSIONS], strides[MOST_DIMENSIONS];
-} Buffer;
+    const Program *table;
+    Value *value;
+    void **argument;
+    Block *arena;
+    size_t lacking; /* bytes that could not be had */
+} Run;
 
-typedef struct {
-    void (*kernel)(void);
-    int arguments[MOST_ARGUMENTS], count;
-    int *takes, taken, *gives, given; /* buffer slots */
-    bool unlocked;                    /* long enough to let other Python threads run meanwhile */
-} Step;
+static inline const ValuePlan *plan_of(const Run *run, int number) {
+    return &run->table->value[number - run->table->inputs];
+}
 
-struct Program {
-    PyObject_HEAD
-    Py_ssize_t inputs, buffers, steps, outputs;
-    Buffer *buffer;
-    Step *step;
-    int *output; /* slots */
-    PyObject *keep; /* what the kernels' addresses depend on: the loaded libraries */
-};
+static inline void let_go(Value *value) {
+    if (value->block) {
+        pool_give(value->block);
+        value->block = NULL;
+    }
+    Py_CLEAR(value->tensor);
+}
 
-const Exchange *exchange;
-PyTypeObject *tensor_type, *program_type;
+/* -- tensors of values -------------------------------------------------------------------------------------------- */
 
-typedef void *P;
-static void call(void (*kernel)(void), int count, P *a) {
-    switch (count) {
-    case 1: ((void (*)(P))kernel)(a[0]); break;
-    case 2: ((void (*)(P, P))kernel)(a[0], a[1]); break;
-    case 3: ((void (*)(P, P, P))kernel)(a[0], a[1], a[2]); break;
-    case 4: ((void (*)(P, P, P, P))kernel)(a[0], a[1], a[2], a[3]); break;
-    case 5: ((void (*)(P, P, P, P, P))kernel)(a[0], a[1], a[2], a[3], a[4]); break;
-    case 6: ((void (*)(P, P, P, P, P, P))kernel)(a[0], a[1], a[2], a[3], a[4], a[5]); break;
-    case 7: ((void (*)(P, P, P, P, P, P, P))kernel)(a[0], a[1], a[2], a[3], a[4], a[5], a[6]); break;
-    case 8: ((void (*)(P, P, P, P, P, P, P, P))kernel)(a[0], a[1], a[2], a[3], a[4], a[5], a[6], a[7]); break;
-    case 9: case 10: case 11: case 12: /* both common calling conventions ignore arguments the callee does not read */
-        ((void (*)(P, P, P, P, P, P, P, P, P, P, P, P))kernel)(a[0], a[1], a[2], a[3], a[4], a[5], a[6], a[7], a[8],
-                                                               a[9], a[10], a[11]);
-        break;
-    default:
-        ((void (*)(P, P, P, P, P, P, P, P, P, P, P, P, P, P, P, P))kernel)(a[0], a[1], a[2], a[3], a[4], a[5], a[6],
-                                                                           a[7], a[8], a[9], a[10], a[11], a[12],
-                                                                           a[13], a[14], a[15]);
+/* Whether a tensor has this layout, and then its address. */
+static bool is_laid_out(PyObject *tensor, const Layout *layout, void **address) {
+    DLTensor seen;
+    if (!PyObject_TypeCheck(tensor, tensor_type)) return false;
+    if (exchange->view(tensor, &seen)) {
+        PyErr_Clear();
+        return false;
+    }
+    size_t half = sizeof(int64_t) * (size_t)layout->ndim;
+    *address = (char *)seen.data + seen.byte_offset;
+    return seen.ndim == layout->ndim &&
+           (!half || (!memcmp(seen.shape, layout->shape, half) && !memcmp(seen.strides, layout->strides, half)));
+}
+
+static PyObject *numbers(const int64_t *number, int32_t count) {
+    PyObject *tuple = PyTuple_New(count);
+    for (int32_t k = 0; tuple && k < count; k++) {
+        PyObject *item = PyLong_FromLongLong(number[k]);
+        if (item) PyTuple_SET_ITEM(tuple, k, item);
+        else Py_CLEAR(tuple);
+    }
+    return tuple;
+}
+
+/* Whether a tensor may begin elsewhere than its storage does. */
+static bool is_foreign(const Run *run, int number) {
+    if (number < run->table->inputs) return true;
+    const ValuePlan *plan = plan_of(run, number);
+    return plan->from == SHARED ? is_foreign(run, plan->root) : plan->from == DELIVERED;
+}
+
+/* The tensor of a value, borrowed. One that shares the memory of a tensor made elsewhere is that tensor, or a view. */
+static PyObject *tensor_of(Run *run, int number) {
+    Value *value = &run->value[number];
+    if (value->tensor) return value->tensor;
+    const ValuePlan *plan = number < run->table->inputs ? NULL : plan_of(run, number);
+    if (plan && value->home) {
+        if (!value->block) pool_keep(value->home); /* it is held by the call, or by the value whose memory it is */
+        value->block = NULL;
+        return value->tensor = tensor_over(value->home, value->address, &plan->layout);
+    }
+    PyObject *root = plan && plan->from == SHARED ? tensor_of(run, plan->root) : NULL;
+    if (root) {
+        void *address;
+        if (is_laid_out(root, &plan->layout, &address)) return value->tensor = Py_NewRef(root);
+        PyObject *shape = numbers(plan->layout.shape, plan->layout.ndim);
+        PyObject *strides = numbers(plan->layout.strides, plan->layout.ndim);
+        if (shape && strides) value->tensor = view_of(root, shape, strides, 0, is_foreign(run, plan->root));
+        Py_XDECREF(shape);
+        Py_XDECREF(strides);
+    } else if (!PyErr_Occurred()) {
+        PyErr_Format(PyExc_SystemError, "value %d of a program is read before it is there", number);
+    }
+    return value->tensor;
+}
+
+/* A new reference to what a template describes. */
+static PyObject *filled(Run *run, const Template *template) {
+    PyObject *tensor;
+    switch (template->kind) {
+    case CONSTANT: return Py_NewRef(template->object);
+    case TENSOR: return Py_XNewRef(tensor_of(run, template->value));
+    case VIEW:
+        tensor = tensor_of(run, template->value);
+        if (!tensor) return NULL;
+        counters.views++;
+        return view_of(tensor, template->shape, template->strides, template->offset,
+                       is_foreign(run, template->value));
+    default:;
+        PyObject *sequence = template->as_list ? PyList_New(template->count) : PyTuple_New(template->count);
+        for (Py_ssize_t k = 0; sequence && k < template->count; k++) {
+            PyObject *part = filled(run, &template->parts[k]);
+            if (!part) Py_CLEAR(sequence);
+            else if (template->as_list) PyList_SET_ITEM(sequence, k, part);
+            else PyTuple_SET_ITEM(sequence, k, part);
+        }
+        return sequence;
     }
 }
 
-Py_ssize_t program_inputs(const Program *self) { return self->inputs; }
-Py_ssize_t program_outputs(const Program *self) { return self->outputs; }
+/* -- operators ---------------------------------------------------------------------------------------------------- */
 
-static PyObject *hand_out(const Buffer *spec, Block *block) {
-    DLTensor *tensor = &block->managed.tensor;
-    tensor->ndim = spec->ndim;
-    tensor->dtype = spec->dtype;
-    memcpy(block->shape, spec->shape, sizeof(int64_t) * spec->ndim);
-    memcpy(block->strides, spec->strides, sizeof(int64_t) * spec->ndim);
-    void *object = NULL;
-    if (exchange->import_managed(&block->managed, &object)) return NULL; /* the block has been taken over either way */
-    return object;
+/* Puts a tensor of an operator, or a copy in the layout that readers were compiled for, in its place; takes over `tensor`. */
+static int deliver(Run *run, const Delivery *delivery, PyObject *tensor) {
+    Value *value = &run->value[delivery->value];
+    let_go(value);
+    if (!is_laid_out(tensor, &delivery->layout, &value->address)) { /* perhaps only where it does not matter */
+        PyObject *copy = PyObject_CallFunctionObjArgs(run->table->in_layout, tensor, delivery->shape, delivery->strides,
+                                                      NULL);
+        Py_SETREF(tensor, copy);
+        if (!tensor || address_of(tensor, &value->address)) {
+            Py_XDECREF(tensor);
+            return -1;
+        }
+    }
+    value->tensor = tensor;
+    return 0;
+}
+
+static int call_operator(Run *run, const Step *step) {
+    PyObject *inside[INSIDE_TEMPLATES + 1] = {NULL}, **argument = inside, *result = NULL;
+    if (step->templates > INSIDE_TEMPLATES && !(argument = PyMem_Calloc(step->templates + 1, sizeof *argument)))
+        return PyErr_NoMemory(), -1;
+    Py_ssize_t filled_in = 0, named = step->names ? PyTuple_GET_SIZE(step->names) : 0;
+    while (filled_in < step->templates && (argument[filled_in + 1] = filled(run, &step->template[filled_in]))) filled_in++;
+    if (filled_in == step->templates) {
+        counters.operators++;
+        size_t positional = (size_t)(step->templates - named) | PY_VECTORCALL_ARGUMENTS_OFFSET;
+        result = PyObject_Vectorcall(step->operator, argument + 1, positional, step->names);
+    }
+    for (Py_ssize_t k = 1; k <= filled_in; k++) Py_DECREF(argument[k]);
+    if (argument != inside) PyMem_Free(argument);
+    int outcome = result ? 0 : -1;
+    for (Py_ssize_t k = 0; !outcome && k < step->deliveries; k++) {
+        const Delivery *delivery = &step->delivery[k];
+        PyObject *tensor = delivery->position < 0 ? Py_NewRef(result) : PySequence_GetItem(result, delivery->position);
+        outcome = tensor ? deliver(run, delivery, tensor) : -1;
+    }
+    Py_XDECREF(result);
+    return outcome;
+}
+
+/* -- kernels ------------------------------------------------------------------------------------------------------ */
+
+/* Memory for the values of a step. Only what PyTorch allocates needs the interpreter, and fails with an error of its own;
+   else what is lacking is noted. */
+static int take(Run *run, const Step *step) {
+    if (step == run->table->arena_first && !(run->arena = pool_take(run->table->arena))) {
+        run->lacking = run->table->arena;
+        return -1;
+    }
+    for (Py_ssize_t k = 0; k < step->takes.count; k++) {
+        int number = step->takes.number[k];
+        const ValuePlan *plan = plan_of(run, number);
+        Value *value = &run->value[number];
+        switch (plan->from) {
+        case OWN:
+            value->block = pool_take(plan->layout.bytes);
+            if (!value->block) {
+                run->lacking = plan->layout.bytes;
+                return -1;
+            }
+            value->home = value->block;
+            value->address = value->block->memory;
+            break;
+        case ARENA:
+            value->home = run->arena;
+            value->address = (char *)run->arena->memory + plan->offset;
+            break;
+        case SHARED: {
+            const Value *root = &run->value[plan->root];
+            value->home = root->home;
+            value->address = root->address;
+            break;
+        }
+        case MADE:
+            value->tensor = PyObject_CallNoArgs(plan->make);
+            if (!value->tensor || address_of(value->tensor, &value->address)) return -1;
+            break;
+        }
+    }
+    return 0;
+}
+
+static inline int64_t run_kernel(Run *run, const Step *step) {
+    for (Py_ssize_t k = 0; k < step->arguments.count; k++)
+        run->argument[k] = run->value[step->arguments.number[k]].address;
+    return launch(step->kernel, step->arguments.count, run->argument);
+}
+
+/* What a step gives back. Tensors need the interpreter and stay for later where it is not `held`. */
+static inline void give(Run *run, const Step *step, bool held) {
+    if (step == run->table->arena_last && run->arena) {
+        pool_give(run->arena);
+        run->arena = NULL;
+    }
+    for (Py_ssize_t k = 0; k < step->gives.count; k++) {
+        Value *value = &run->value[step->gives.number[k]];
+        if (held) {
+            let_go(value);
+        } else if (value->block) {
+            pool_give(value->block);
+            value->block = NULL;
+        }
+    }
+}
+
+static int fail(Run *run, const Step *step, int64_t failure) {
+    if (run->lacking) {
+        raise_exhausted(run->lacking);
+    } else if (failure) {
+        PyObject *number = PyLong_FromLongLong(failure);
+        PyObject *nothing = number ? PyObject_CallOneArg(step->report, number) : NULL;
+        Py_XDECREF(number);
+        Py_XDECREF(nothing);
+        if (nothing) PyErr_SetString(PyExc_SystemError, "a kernel's failure was not reported");
+    } else if (!PyErr_Occurred()) {
+        PyErr_SetString(PyExc_SystemError, "a step failed without a reason");
+    }
+    return -1;
+}
+
+/* One step while holding the interpreter's lock. */
+static int run_step(Run *run, const Step *step) {
+    int64_t failure = 0;
+    if (take(run, step)) return fail(run, step, 0);
+    if (step->kind == KERNEL) {
+        counters.kernels++;
+        if (step->is_long) {
+            Py_BEGIN_ALLOW_THREADS
+            failure = run_kernel(run, step);
+            Py_END_ALLOW_THREADS
+        } else {
+            failure = run_kernel(run, step);
+        }
+        if (step->report && failure) return fail(run, step, failure);
+    } else if (step->kind == OPERATOR && call_operator(run, step)) {
+        return -1;
+    }
+    give(run, step, true);
+    return 0;
+}
+
+/* Some steps in a row, with the lock released. */
+static int run_stretch(Run *run, const Step *step, Py_ssize_t count) {
+    int64_t failure = 0;
+    Py_ssize_t k = 0, kernels = 0;
+    Py_BEGIN_ALLOW_THREADS
+    for (; k < count; k++) {
+        if (take(run, &step[k])) break;
+        if (step[k].kind == KERNEL) {
+            kernels++;
+            failure = run_kernel(run, &step[k]);
+            if (!step[k].report) failure = 0;
+            if (failure) break;
+        }
+        give(run, &step[k], false);
+    }
+    Py_END_ALLOW_THREADS
+    counters.kernels += kernels;
+    if (k < count) return fail(run, &step[k], failure);
+    for (k = 0; k < count; k++) give(run, &step[k], true);
+    return PyErr_CheckSignals(); /* as the interpreter would between two lines */
+}
+
+/* -- a call ------------------------------------------------------------------------------------------------------- */
+
+Py_ssize_t program_inputs(const Program *self) {
+    return self->table->inputs - (self->constants ? PyTuple_GET_SIZE(self->constants) : 0);
+}
+Py_ssize_t program_outputs(const Program *self) { return self->table->outputs; }
+
+static PyObject *results(Run *run, bool as_tuple) {
+    const Program *table = run->table;
+    if (table->outputs == 1 && !as_tuple) return filled(run, &table->output[0]);
+    PyObject *tuple = PyTuple_New(table->outputs);
+    for (Py_ssize_t k = 0; tuple && k < table->outputs; k++) {
+        PyObject *result = filled(run, &table->output[k]);
+        if (result) PyTuple_SET_ITEM(tuple, k, result);
+        else Py_CLEAR(tuple);
+    }
+    return tuple;
+}
+
+/* Raise the version counters of inputs as eager execution would have (Section 4.9). */
+static int count_writes(const Program *self, PyObject *const *objects) {
+    for (Py_ssize_t k = 0; self->counts && k < PyTuple_GET_SIZE(self->counts); k++) {
+        Py_ssize_t place, more;
+        if (!PyArg_ParseTuple(PyTuple_GET_ITEM(self->counts, k), "nn", &place, &more)) return -1;
+        PyObject *without = PyObject_CallMethod(objects[place], "is_inference", NULL); /* those have no counter */
+        if (!without) return -1;
+        Py_DECREF(without);
+        if (without == Py_True) continue;
+        PyObject *version = PyObject_GetAttrString(objects[place], "_version");
+        if (!version) return -1;
+        Py_ssize_t reached = PyLong_AsSsize_t(version) + more;
+        Py_DECREF(version);
+        PyObject *done = PyErr_Occurred() ? NULL
+                                          : PyObject_CallFunction(self->set_version, "(O)(n)", objects[place], reached);
+        if (!done) return -1;
+        Py_DECREF(done);
+    }
+    return 0;
+}
+
+/* Put a better error, if there is one, in the place of the one that is set. */
+static void explain(const Program *self, PyObject *const *objects) {
+    if (!self->explain || !(PyErr_ExceptionMatches(PyExc_IndexError) || PyErr_ExceptionMatches(PyExc_RuntimeError)))
+        return;
+    PyObject *type, *error, *traceback;
+    PyErr_Fetch(&type, &error, &traceback);
+    PyErr_NormalizeException(&type, &error, &traceback);
+    if (traceback) PyException_SetTraceback(error, traceback);
+    Py_ssize_t count = program_inputs(self);
+    PyObject *inputs = PyList_New(count), *better = NULL;
+    for (Py_ssize_t k = 0; inputs && k < count; k++) PyList_SET_ITEM(inputs, k, Py_NewRef(objects[k]));
+    if (inputs) better = PyObject_CallFunctionObjArgs(self->explain, error, inputs, NULL);
+    Py_XDECREF(inputs);
+    if (better && better != Py_None) {
+        PyException_SetCause(better, Py_NewRef(error));
+        PyException_SetContext(better, Py_NewRef(error));
+        PyErr_SetObject((PyObject *)Py_TYPE(better), better);
+        Py_DECREF(type);
+        Py_DECREF(error);
+        Py_XDECREF(traceback);
+    } else if (better) {
+        PyErr_Restore(type, error, traceback);
+    } else { /* the explanation failed: that is an error of its own */
+        Py_DECREF(type);
+        Py_DECREF(error);
+        Py_XDECREF(traceback);
+    }
+    Py_XDECREF(better);
 }
 
 PyObject *program_run(Program *self, void **addresses, PyObject *const *objects, bool as_tuple) {
-    P address[MOST_SLOTS], argument[MOST_ARGUMENTS] = {0};
-    Block *block[MOST_SLOTS];
-    Py_ssize_t slots = self->inputs + self->buffers;
-    memcpy(address, addresses, sizeof(P) * self->inputs);
-    memset(block, 0, sizeof(Block *) * slots);
+    const Program *table = self->table;
+    Value inside_values[INSIDE_VALUES];
+    void *inside_arguments[INSIDE_ARGUMENTS];
+    Py_ssize_t given = program_inputs(self);
+    Run run = {.table = table, .value = inside_values, .argument = inside_arguments};
+    bool many_values = table->values > INSIDE_VALUES, many_arguments = table->room > INSIDE_ARGUMENTS;
+    if (many_values) run.value = PyMem_Malloc(sizeof(Value) * (size_t)table->values);
+    if (many_arguments) run.argument = PyMem_Malloc(sizeof(void *) * (size_t)table->room);
     PyObject *result = NULL;
-    for (Py_ssize_t s = 0; s < self->steps; s++) {
-        Step *step = &self->step[s];
-        for (int k = 0; k < step->taken; k++) {
-            int slot = step->takes[k];
-            block[slot] = pool_take(self->buffer[slot - self->inputs].bytes);
-            if (!block[slot]) {
-                PyErr_NoMemory();
-                goto done;
-            }
-            address[slot] = block[slot]->managed.tensor.data;
-        }
-        for (int k = 0; k < step->count; k++) argument[k] = address[step->arguments[k]];
-        if (step->unlocked) {
-            Py_BEGIN_ALLOW_THREADS
-            call(step->kernel, step->count, argument);
-            Py_END_ALLOW_THREADS
-        } else {
-            call(step->kernel, step->count, argument);
-        }
-        for (int k = 0; k < step->given; k++) {
-            pool_give(block[step->gives[k]]);
-            block[step->gives[k]] = NULL;
-        }
+    if (!run.value || !run.argument) {
+        PyErr_NoMemory();
+        goto unheld;
     }
-    if (self->outputs == 1 && !as_tuple) {
-        int slot = self->output[0];
-        if (slot < self->inputs) {
-            result = Py_NewRef(objects[slot]);
-        } else {
-            result = hand_out(&self->buffer[slot - self->inputs], block[slot]);
-            block[slot] = NULL;
-        }
-        goto done;
+    memset(run.argument, 0, sizeof(void *) * (size_t)table->room);
+    memset(run.value, 0, sizeof(Value) * (size_t)table->values);
+    counters.entries++;
+    self->calls++;
+    for (Py_ssize_t k = 0; k < given; k++) {
+        run.value[k].address = addresses[k];
+        run.value[k].tensor = objects[k];
     }
-    result = PyTuple_New(self->outputs);
-    for (Py_ssize_t k = 0; result && k < self->outputs; k++) {
-        int slot = self->output[k];
-        PyObject *tensor;
-        if (slot < self->inputs) {
-            tensor = Py_NewRef(objects[slot]);
-        } else {
-            tensor = hand_out(&self->buffer[slot - self->inputs], block[slot]);
-            block[slot] = NULL;
-        }
-        if (!tensor) {
-            Py_CLEAR(result);
-            break;
-        }
-        PyTuple_SET_ITEM(result, k, tensor);
+    for (Py_ssize_t k = given; k < table->inputs; k++) {
+        run.value[k].tensor = PyTuple_GET_ITEM(self->constants, k - given);
+        if (address_of(run.value[k].tensor, &run.value[k].address)) goto done;
     }
+    for (Py_ssize_t s = 0; s < table->steps;) {
+        const Step *step = &table->step[s];
+        if (step->stretch ? run_stretch(&run, step, step->stretch) : run_step(&run, step)) goto done;
+        s += step->stretch ? step->stretch : 1;
+    }
+    result = results(&run, as_tuple);
+    if (result && self->counts && count_writes(self, objects)) Py_CLEAR(result);
 done:
-    for (Py_ssize_t k = self->inputs; k < slots; k++)
-        if (block[k]) pool_give(block[k]);
+    if (!result) explain(self, objects);
+    for (Py_ssize_t k = table->inputs; k < table->values; k++) {
+        Value *value = &run.value[k];
+        if (value->block) pool_give(value->block);
+        Py_XDECREF(value->tensor);
+    }
+    if (run.arena) pool_give(run.arena);
+unheld:
+    if (many_values) PyMem_Free(run.value);
+    if (many_arguments) PyMem_Free(run.argument);
     return result;
 }
 
-static int read_buffer(PyObject *item, Buffer *buffer);
-
-/* pool_empty(bytes, (type code, bits), shape, strides): an uninitialised tensor over memory of the pool, for results that a
-   Python wrapper allocates. */
-PyObject *pool_empty(PyObject *module, PyObject *args) {
-    Buffer spec;
-    if (read_buffer(args, &spec)) return NULL;
-    Block *block = pool_take(spec.bytes);
-    return block ? hand_out(&spec, block) : PyErr_NoMemory();
-}
-
-/* -- construction from Python -------------------------------------------------------------------------------------- */
-
-static int slots_of(PyObject *sequence, Py_ssize_t least, Py_ssize_t most, int **slots, int *count) {
-    PyObject *fast = PySequence_Fast(sequence, "slots must be a sequence");
-    if (!fast) return -1;
-    *count = (int)PySequence_Fast_GET_SIZE(fast);
-    *slots = PyMem_Calloc(*count + 1, sizeof(int));
-    for (int k = 0; *slots && k < *count; k++) {
-        long slot = PyLong_AsLong(PySequence_Fast_GET_ITEM(fast, k));
-        if (slot < least || slot >= most) {
-            if (!PyErr_Occurred()) PyErr_Format(PyExc_ValueError, "there is no slot %ld here", slot);
-            Py_DECREF(fast);
-            return -1;
-        }
-        (*slots)[k] = (int)slot;
+/* program(inputs), for callers that know nothing of autocast: a graph of operators has autocast's casts among its nodes. */
+static PyObject *call_outside_autocast(Program *self, void **addresses, PyObject *const *objects) {
+    int is_on = self->no_autocast && self->table->operators ? ambient_autocast() : 0;
+    if (is_on < 0) return NULL;
+    if (!is_on) return program_run(self, addresses, objects, true);
+    PyObject *guard = PyObject_CallNoArgs(self->no_autocast);
+    PyObject *entered = guard ? PyObject_CallMethod(guard, "__enter__", NULL) : NULL;
+    PyObject *result = entered ? program_run(self, addresses, objects, true) : NULL;
+    if (entered) {
+        PyObject *type, *error, *traceback;
+        PyErr_Fetch(&type, &error, &traceback);
+        PyObject *left = PyObject_CallMethod(guard, "__exit__", "OOO", Py_None, Py_None, Py_None);
+        if (!left) Py_CLEAR(result);
+        if (type) PyErr_Restore(type, error, traceback);
+        Py_XDECREF(left);
     }
-    Py_DECREF(fast);
-    return *slots ? 0 : (PyErr_NoMemory(), -1);
-}
-
-static int read_buffer(PyObject *item, Buffer *buffer) {
-    Py_ssize_t bytes;
-    int code, bits;
-    PyObject *shape, *strides;
-    if (!PyArg_ParseTuple(item, "n(ii)O!O!", &bytes, &code, &bits, &PyTuple_Type, &shape, &PyTuple_Type, &strides))
-        return -1;
-    Py_ssize_t rank = PyTuple_GET_SIZE(shape);
-    if (rank > MOST_DIMENSIONS || PyTuple_GET_SIZE(strides) != rank || bytes < 0) {
-        PyErr_SetString(PyExc_ValueError, "a buffer's shape and strides do not fit together");
-        return -1;
-    }
-    buffer->bytes = (size_t)bytes;
-    buffer->dtype = (DLDataType){(uint8_t)code, (uint8_t)bits, 1};
-    buffer->ndim = (int32_t)rank;
-    for (Py_ssize_t k = 0; k < rank; k++) {
-        buffer->shape[k] = PyLong_AsLongLong(PyTuple_GET_ITEM(shape, k));
-        buffer->strides[k] = PyLong_AsLongLong(PyTuple_GET_ITEM(strides, k));
-    }
-    return PyErr_Occurred() ? -1 : 0;
-}
-
-static int read_step(Program *self, PyObject *item, Step *step) {
-    PyObject *arguments, *takes, *gives;
-    Py_ssize_t slots = self->inputs + self->buffers;
-    unsigned long long kernel;
-    int unlocked, *picked = NULL;
-    if (!PyArg_ParseTuple(item, "KOOOp", &kernel, &arguments, &takes, &gives, &unlocked)) return -1;
-    step->kernel = (void (*)(void))(uintptr_t)kernel;
-    step->unlocked = unlocked;
-    if (slots_of(takes, self->inputs, slots, &step->takes, &step->taken) ||
-        slots_of(gives, self->inputs, slots, &step->gives, &step->given) ||
-        slots_of(arguments, 0, slots, &picked, &step->count)) {
-        PyMem_Free(picked);
-        return -1;
-    }
-    if (step->count < 1 || step->count > MOST_ARGUMENTS || !step->kernel) {
-        PyErr_Format(PyExc_ValueError, "a kernel takes 1 to %d arguments here", MOST_ARGUMENTS);
-        PyMem_Free(picked);
-        return -1;
-    }
-    memcpy(step->arguments, picked, sizeof(int) * step->count);
-    PyMem_Free(picked);
-    return 0;
-}
-
-/* Program(inputs, buffers, steps, outputs, keep): buffers are (bytes, (DLPack type code, bits), shape, strides), steps
-   (address of the kernel, argument slots, slots taken before, slots given back after, let other threads run). */
-static PyObject *program_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
-    Py_ssize_t inputs;
-    PyObject *buffers, *steps, *outputs, *keep;
-    if (!PyArg_ParseTuple(args, "nO!O!OO", &inputs, &PyTuple_Type, &buffers, &PyTuple_Type, &steps, &outputs, &keep))
-        return NULL;
-    if (inputs < 0 || inputs + PyTuple_GET_SIZE(buffers) > MOST_SLOTS)
-        return PyErr_Format(PyExc_ValueError, "a program has at most %d slots", MOST_SLOTS);
-    Program *self = (Program *)type->tp_alloc(type, 0);
-    if (!self) return NULL;
-    self->inputs = inputs;
-    self->buffers = PyTuple_GET_SIZE(buffers);
-    self->keep = Py_NewRef(keep);
-    self->buffer = PyMem_Calloc(self->buffers + 1, sizeof(Buffer));
-    self->step = PyMem_Calloc(PyTuple_GET_SIZE(steps) + 1, sizeof(Step));
-    if (!self->buffer || !self->step) {
-        PyErr_NoMemory();
-        goto failed;
-    }
-    for (Py_ssize_t k = 0; k < self->buffers; k++)
-        if (read_buffer(PyTuple_GET_ITEM(buffers, k), &self->buffer[k])) goto failed;
-    for (Py_ssize_t k = 0; k < PyTuple_GET_SIZE(steps); k++) {
-        self->steps = k + 1;
-        if (read_step(self, PyTuple_GET_ITEM(steps, k), &self->step[k])) goto failed;
-    }
-    int count;
-    if (slots_of(outputs, 0, self->inputs + self->buffers, &self->output, &count)) goto failed;
-    self->outputs = count;
-    return (PyObject *)self;
-failed:
-    Py_DECREF(self);
-    return NULL;
-}
-
-static int program_traverse(Program *self, visitproc visit, void *arg) {
-    Py_VISIT(Py_TYPE(self));
-    Py_VISIT(self->keep);
-    return 0;
-}
-
-static int program_clear(Program *self) {
-    Py_CLEAR(self->keep);
-    return 0;
-}
-
-static void program_dealloc(Program *self) {
-    PyTypeObject *type = Py_TYPE(self);
-    PyObject_GC_UnTrack(self);
-    program_clear(self);
-    for (Py_ssize_t k = 0; self->step && k < self->steps; k++) {
-        PyMem_Free(self->step[k].takes);
-        PyMem_Free(self->step[k].gives);
-    }
-    PyMem_Free(self->step);
-    PyMem_Free(self->buffer);
-    PyMem_Free(self->output);
-    type->tp_free(self);
-    Py_DECREF(type);
+    Py_XDECREF(entered);
+    Py_XDECREF(guard);
+    return result;
 }
 
 /* program(inputs) -> tuple of results. The inputs' layouts are those the kernels were compiled for: nothing is checked. */
-static PyObject *program_call(Program *self, PyObject *args, PyObject *kwargs) {
-    PyObject *inputs;
+PyObject *program_call(Program *self, PyObject *args, PyObject *kwargs) {
+    PyObject *inputs, *result = NULL;
     if (!PyArg_ParseTuple(args, "O", &inputs)) return NULL;
     PyObject *fast = PySequence_Fast(inputs, "the inputs are a list of tensors");
     if (!fast) return NULL;
-    P address[MOST_SLOTS];
-    PyObject *result = NULL;
-    if (PySequence_Fast_GET_SIZE(fast) != self->inputs) {
-        PyErr_Format(PyExc_ValueError, "%zd inputs expected, %zd given", self->inputs, PySequence_Fast_GET_SIZE(fast));
+    Py_ssize_t count = PySequence_Fast_GET_SIZE(fast);
+    void *inside[INSIDE_VALUES], **address = inside;
+    /* The caller's list may change while operators run; what is in it now stays alive. */
+    PyObject *held = PySequence_Tuple(fast);
+    Py_DECREF(fast);
+    if (!held) return NULL;
+    if (count != program_inputs(self)) {
+        PyErr_Format(PyExc_ValueError, "%zd inputs expected, %zd given", program_inputs(self), count);
         goto done;
     }
-    for (Py_ssize_t k = 0; k < self->inputs; k++) {
-        PyObject *object = PySequence_Fast_GET_ITEM(fast, k);
-        DLTensor tensor;
+    if (count > INSIDE_VALUES && !(address = PyMem_Malloc(sizeof(void *) * (size_t)count))) {
+        PyErr_NoMemory();
+        goto done;
+    }
+    for (Py_ssize_t k = 0; k < count; k++) {
+        PyObject *object = PyTuple_GET_ITEM(held, k);
         if (!PyObject_TypeCheck(object, tensor_type)) {
             PyErr_Format(PyExc_TypeError, "input %zd is a %s, not a tensor", k, Py_TYPE(object)->tp_name);
             goto done;
         }
-        if (exchange->view(object, &tensor)) goto done;
-        address[k] = (char *)tensor.data + tensor.byte_offset;
+        if (address_of(object, &address[k])) goto done;
     }
-    result = program_run(self, address, PySequence_Fast_ITEMS(fast), true);
+    result = call_outside_autocast(self, address, PySequence_Fast_ITEMS(held));
 done:
-    Py_DECREF(fast);
+    if (address != inside) PyMem_Free(address);
+    Py_DECREF(held);
     return result;
 }
 
-static PyType_Slot program_slots[] = {
-    {Py_tp_doc, "The kernels of a compiled region as a table: program(inputs) -> tuple of result tensors."},
-    {Py_tp_new, program_new},
-    {Py_tp_call, program_call},
-    {Py_tp_traverse, program_traverse},
-    {Py_tp_clear, program_clear},
-    {Py_tp_dealloc, program_dealloc},
-    {0, NULL},
-};
-PyType_Spec program_spec = {"staxlab.native._native.Program", sizeof(Program), 0,
-                            Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, program_slots};
+PyObject *read_counters(PyObject *module, PyObject *unused) {
+    return Py_BuildValue("{s:n,s:n,s:n,s:n}", "entries", counters.entries, "kernels", counters.kernels, "operators",
+                         counters.operators, "views", counters.views);
+}

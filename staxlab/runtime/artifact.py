@@ -19,8 +19,9 @@ class Artifact:
     """A region ready to run.
 
     ``call(inputs)`` takes the flat list of input tensors and returns the flat tuple of outputs. It is a
-    :class:`staxlab.native.Program` where the region allows that, else the generated function ``wrapper_call`` itself;
-    ``interpreted`` says why then, and is empty otherwise. Nothing else stands between the dispatcher and the kernels.
+    :class:`staxlab.native.Program`, entered once whatever the region consists of, else the generated function
+    ``wrapper_call`` itself; ``interpreted`` says why then (no extension, a GPU), and is empty otherwise. Nothing else
+    stands between the dispatcher and the kernels.
     ``check(inputs)`` verifies shapes, strides and dtypes, which the specialization guards normally have done.
     ``cache_hits`` says per kernel whether it was found compiled, ``timings`` how many seconds building or loading it
     took.
@@ -39,7 +40,9 @@ class Artifact:
 
     def __str__(self) -> str:
         kernels = ", ".join(f"{name} ({'cached' if hit else 'compiled'})" for name, hit in self.cache_hits.items())
-        how = f"called through the Python wrapper: {self.interpreted}" if self.interpreted else "called without Python"
+        how = "one entry per call, in C"
+        if self.interpreted:
+            how = f"called through the Python wrapper: {self.interpreted}"
         return f"artifact: {kernels or 'no compiled kernels'}; {how}"
 
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 import atexit
 import ctypes
 import dataclasses
+import functools
 import hashlib
 import logging
 import os
@@ -311,15 +312,21 @@ def _launcher(kernel: Kernel, library: ctypes.CDLL, name: str) -> Callable[..., 
     entry.argtypes = [ctypes.c_void_p] * len(kernel.arguments)
     checks = kernel.launch.get("checks", ())
     entry.restype = ctypes.c_longlong if checks else None
-    if not checks:
-        return entry
+    return reporting(kernel, entry) if checks else entry
+
+
+def reporting(kernel: Kernel, entry: Callable[..., int]) -> Callable[..., None]:
+    """``entry`` for a kernel that checks subscripts: raises SubscriptError if what it returns says so. A program calls
+    the ``entry`` itself and gives what it returns to ``report``, which raises the same error."""
+    report = functools.partial(_raise_index_error, kernel, kernel.launch["checks"])
 
     def launch(*pointers: int) -> None:
         failure = entry(*pointers)
         if failure:
-            _raise_index_error(kernel, checks, failure)
+            report(failure)
 
     launch.__name__ = kernel.name
+    launch.entry, launch.report = entry, report  # type: ignore[attr-defined]
     return launch
 
 

@@ -43,6 +43,7 @@ RENDERERS: dict[str, str] = {
     "Flow": "flow",
     "Frontier": "frontier",
     "MemoryTimeline": "memory",
+    "MemoryStats": "pool",
     "LoopProgram": "loops",
     "LoopBody": "loops",
     "Composition": "composition",
