@@ -70,6 +70,7 @@ RENDERERS: dict[str, str] = {
     "LaneReduction": "lanes",
     "CacheLines": "cache_lines",
     "Sharing": "sharing",
+    "Depth": "sharing",
     "Wrapper": "wrapper",
     "Decision": "decisions",
     "TrafficModel": "traffic",

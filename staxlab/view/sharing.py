@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from fractions import Fraction
 from typing import Any
 
-from ..codegen.cpp.sharing import imbalance
+from ..codegen.cpp.sharing import Depth, imbalance
 from .charts import CHARACTER, MUTED, RULE, TEXT, chart, text_at
 from .document import Pane, View
 from .markup import Html, element, join, table
@@ -23,7 +23,11 @@ SAW_WIDTH, SAW_HEIGHT = 380, 200
 
 
 def view(record: Any, full: bool = False) -> View:
-    """Loops and threads, the curve, and the reason."""
+    """Loops and threads, the curve, and the reason; of the algorithm alone, its steps."""
+    if isinstance(record, Depth):
+        head = ["loop", "extent", "product so far", "left per thread", "decision", "why"]
+        steps = table("Loops in the order Algorithm 8.1 looks at them", head, record.rows())
+        return View("depth", (Pane("depth", "Algorithm 8.1", steps, record.summary(), record.format()),))
     drawn = element("div", [threads_chart(record), imbalance_chart(record)], class_="sx-columns")
     parts = [drawn]
     if record.decision is not None:
@@ -55,12 +59,14 @@ def threads_chart(record: Any) -> Html:
 
 
 def _loops(record: Any) -> Iterator[Html]:
-    y = 34.0
+    y, product = 34.0, 1
     for depth, loop in enumerate(record.loops):
         x = 10 + 16 * depth
         style, fill = ("sx-cell-written", "#e2f5e7") if loop.shared else ("sx-cell-apart", "none")
         words = f"for {loop.name}: {loop.iterations:,} iteration{'' if loop.iterations == 1 else 's'}"
-        words += ", shared" if loop.shared else ""
+        product *= loop.iterations if loop.shared else 1
+        enough = f", at least 2P = {2 * record.threads}" if product >= 2 * record.threads else ""
+        words += f", shared: {product:,} so far{enough}" if loop.shared else ""
         yield element(
             "rect", element("title", words), x=x, y=f"{y:g}", width=WIDTH - x, height=LOOP - 6, rx=4, fill=fill,
             stroke=RULE, class_=f"sx-cell {style}", data_loop=loop.name, data_shared=int(loop.shared),

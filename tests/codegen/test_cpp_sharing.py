@@ -90,6 +90,14 @@ def test_the_chapters_nest():
         parallel_depth((4,), 0, 1)
 
 
+def test_the_steps_are_drawn_and_printed():
+    found = parallel_depth((4, 4096, 16), 8, 512)
+    bundle = found._repr_mimebundle_()
+    assert "drawing failed" not in bundle["text/html"] and bundle["text/plain"] == str(found)
+    assert "2 of 3 loops are taken: q = 16,384 iterations for P = 8, m = 512" in str(found)
+    assert len(read(bundle["text/html"]).find("tr")) == 1 + len(found.steps) == 4
+
+
 def test_other_threads_and_other_languages():
     sharing = kernel_of("sum of rows").sharing().with_threads(7)
     assert sharing.shares == (74, 73, 73, 73, 73, 73, 73) and sharing.imbalance == Fraction(74 * 7, 512)

@@ -83,11 +83,12 @@ LIVE = {
         },
     ),
     "08_cpu": (
-        12,
+        13,
         {
             "KernelSet",
             "LaneReduction",
             "CacheLines",
+            "Depth",
             "Sharing",
             "Feedback",
             "Comparison",

@@ -52,7 +52,36 @@ class Depth:
 
     depth: int
     iterations: int
+    threads: int
+    grain: float
+    extents: tuple[int, ...]
     steps: tuple[Step, ...]
+
+    def summary(self) -> str:
+        taken = f"{self.depth} of {len(self.extents)} loops are taken"
+        return f"{taken}: q = {self.iterations:,} iterations for P = {self.threads}, m = {self.grain:g}"
+
+    def rows(self) -> list[list[str]]:
+        """A row for each loop looked at: its extent, the product before it, what is left per thread, the decision."""
+        return [
+            [f"{step.loop}", f"{self.extents[step.loop]:,}", f"{step.product:,}", f"{step.left:,.6g}",
+             "taken" if step.taken else "stop", step.reason]
+            for step in self.steps
+        ]  # fmt: skip
+
+    def format(self) -> str:
+        """The steps as a table."""
+        table = [["loop", "extent", "product so far", "left per thread", "", "why"], *self.rows()]
+        widths = [max(len(row[place]) for row in table) for place in range(len(table[0]))]
+        lines = ["  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip() for row in table]
+        return "\n".join([f"Algorithm 8.1: {self.summary()}", *lines])
+
+    __str__ = __repr__ = format
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
+        from ...view import mimebundle
+
+        return mimebundle(self)
 
 
 def parallel_depth(extents: Sequence[int], threads: int, grain: float) -> Depth:
@@ -81,7 +110,7 @@ def parallel_depth(extents: Sequence[int], threads: int, grain: float) -> Depth:
             break
         steps.append(Step(number, product, left, True, f"{product} so far, fewer than 2P = {2 * threads}"))
         depth, product, inside = depth + 1, product * size, inside // size if size else 0
-    return Depth(depth, product if depth else 1, tuple(steps))
+    return Depth(depth, product if depth else 1, threads, grain, tuple(extents), tuple(steps))
 
 
 def imbalance(iterations: int, threads: int) -> Fraction:
