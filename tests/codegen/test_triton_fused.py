@@ -285,6 +285,8 @@ def test_a_softmax_of_long_rows_reads_them_twice():
         assert loops(kernel) == 2 and "merge_exponential_into(_" in kernel.source
         first, second = re.findall(r"tl\.load\(.*\)", kernel.source)
         assert "evict_last" in first and "evict_first" in second  # the second pass finds it in the cache
+        (decision,) = [d for d in kernel.decisions if d.topic == "row-passes"]
+        assert decision.choice == 2 and "op0 and op1" in decision.reason
 
 
 def test_the_sum_alone_needs_one_pass(walked):

@@ -20,6 +20,7 @@ from typing import Any
 import torch
 
 from ...loops.expressions import Expr
+from ...options import Decision
 from ...provenance import CodeWriter, Origins
 from ...schedule.programs import arrays_of_passes, is_full, plan_passes
 from ...schedule.records import Schedule, ScheduleNode
@@ -30,6 +31,16 @@ from .launch import Launch
 from .operations import constant_text, triton_dtype
 from .reductions import RowReduction, along_row
 from .tiling import Form
+
+
+def pass_decision(node: ScheduleNode) -> Decision:
+    """How often a row that is not held is walked along, and why."""
+    passes = plan_passes(node.members)
+    reason = "a reduction needs what the passes before it found" if passes.count > 1 else "one pass finds all"
+    for total, maximum in passes.online.items():
+        reason += f"; {maximum} and {total}, a maximum and a sum relative to it, share a pass (Proposition 9.1)"
+    inputs = tuple((name, f"pass {number}") for name, number in passes.number.items())
+    return Decision("row-passes", node.name, passes.count, reason, inputs=inputs)
 
 
 class FusedOps(TritonOps):

@@ -6,7 +6,7 @@ from ...errors import CodegenError
 from ...options import DeviceSpec, Options
 from ...schedule.records import Schedule, ScheduleNode
 from ..kernel import Kernel, KernelSet
-from .fused import FusedWriter
+from .fused import FusedWriter, pass_decision
 from .kernel_text import KernelWriter
 from .launch import choose_launch, configured
 from .scans import order_decision
@@ -57,6 +57,8 @@ def triton_kernel(
     name = f"triton_{form.prefix}{suffix}"
     text = (FusedWriter if node.members else KernelWriter)(schedule, node, form, launch, name).write()
     order = (order_decision(node, form.kind == "looped"),) if node.kind == "scan" and not node.is_empty else ()
+    if node.members and form.kind == "looped":
+        order = (pass_decision(node),)
     constants = dict(launch.blocks)
     if form.kind == "persistent":
         del constants["R0_BLOCK"]
