@@ -401,7 +401,7 @@ def check_values(program, n: int, fuse: bool) -> None:
         mine = [x.clone() for x in samples]
         flat = call(mine)
         for k, (found, expected) in enumerate(zip((*flat, *mine), (*wanted, *eager), strict=True)):
-            torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5, msg=lambda text, k=k: f"{k}: {text}")
+            torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-3, msg=lambda text, k=k: f"{k}: {text}")
 
 
 @settings(max_examples=40, deadline=None)
