@@ -44,6 +44,13 @@ def test_the_examples_need_no_more_kernels_than_they_may(name):
     assert record["peers"]["staxlab"]["kernels"] == 1
 
 
+@pytest.mark.slow
+def test_a_transformer_block_has_no_more_kernels_than_torch_compile_makes():
+    record = kernel_counts.run(corpus.select("block"), ["staxlab", "torch_compile"], lambda text: None)[0]
+    assert record["most"] is not None, kernel_counts.line(record)
+    assert record["excess"] is None, kernel_counts.line(record)
+
+
 def test_example_7_2_reads_its_input_once():
     import staxlab
 
@@ -141,3 +148,5 @@ def test_the_command_counts_in_a_process_of_its_own(tmp_path):
     assert peaks["example_1_1"]["eager"] == pytest.approx(2 * 1024 * 2048 * 4, abs=256)
     assert peaks["example_1_1"]["staxlab"] == 1024 * 4
     assert all(found["staxlab"] <= found["eager"] for found in peaks.values())
+    plans = {p["program"]: p["peers"]["staxlab"]["planned_peak_bytes"]["forward"] for p in record["programs"]}
+    assert plans == {name: found["staxlab"] for name, found in peaks.items()}
