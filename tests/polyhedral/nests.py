@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 from hypothesis import strategies as st
 
 from staxlab.polyhedral import LoopNest, loop_nest
@@ -80,6 +82,34 @@ def affine_nests(draw: st.DrawFn) -> LoopNest:
     for _ in range(draw(st.integers(1, 2))):
         lines.append("    " * depth + f"{access()} = {access()} + {access()}")
     return loop_nest("\n".join(lines))
+
+
+@st.composite
+def open_nests(draw: st.DrawFn) -> LoopNest:
+    """One or two loops up to sizes N and M that are left open, also triangles."""
+    depth = draw(st.sampled_from((1, 2)))
+    names = "ij"[:depth]
+    lines = []
+    for k, name in enumerate(names):
+        upper = draw(st.sampled_from(["N", "M", "N - 1"] + (["i + 1", "N - i"] if k else [])))
+        lower = draw(st.sampled_from(["0", "1"] + (["i"] if k else [])))
+        lines.append("    " * k + f"for {name} in range({lower}, {upper}):")
+
+    def access() -> str:
+        terms = [f"{draw(st.integers(-1, 2))} * {name}" for name in names]
+        shift = draw(st.sampled_from(["", "", "", " + N"]))
+        return f"w[{' + '.join(terms)}{shift} + {draw(st.integers(-2, 2))}]"
+
+    for _ in range(draw(st.integers(1, 2))):
+        lines.append("    " * depth + f"{access()} = {access()} + {access()}")
+    return loop_nest("\n".join(lines))
+
+
+def with_all_sizes(nest: LoopNest, most: int) -> list[LoopNest]:
+    """The nest at all small sizes."""
+    names = [p.name for p in nest.parameters]
+    every = itertools.product(range(1, most + 1), repeat=len(names))
+    return [nest.with_sizes(**dict(zip(names, sizes, strict=True))) for sizes in every]
 
 
 def unimodular(depth: int) -> st.SearchStrategy:

@@ -24,10 +24,18 @@ from staxlab.polyhedral import (
     tiling,
     transformation,
 )
-from staxlab.polyhedral.distances import running_pairs
+from staxlab.polyhedral.distances import by_running, running_pairs
 from staxlab.polyhedral.integers import apply, identity, lexicographic_sign
 from staxlab.polyhedral.polyhedron import Polyhedron, Undecided
-from tests.polyhedral.nests import STENCIL, WRITTEN, affine_nests, uniform_nests, unimodular
+from tests.polyhedral.nests import (
+    STENCIL,
+    WRITTEN,
+    affine_nests,
+    open_nests,
+    uniform_nests,
+    unimodular,
+    with_all_sizes,
+)
 
 
 def keeps_all_pairs(nest, order):
@@ -159,6 +167,19 @@ def test_verdicts_hold_for_every_size():
     verdict = interchange(everything, "i", "j")
     assert not verdict and verdict.distance is not None and lexicographic_sign(verdict.distance) > 0
     assert lexicographic_sign(verdict.image) < 0
+
+
+@given(open_nests().flatmap(lambda nest: st.tuples(st.just(nest), unimodular(nest.depth))))
+@settings(max_examples=25)
+def test_a_verdict_at_open_sizes_is_that_of_all_sizes(case):
+    nest, rows = case
+    verdict = transformation(dependences(nest), rows)
+    small = [n for n in with_all_sizes(nest, 4) if n.points()]
+    kept = all(keeps_all_pairs(n, transformed_order(n, rows)) for n in small)
+    assert kept or not verdict
+    if kept and not verdict:  # then a larger size has the distance that forbids it
+        where = (n for n in with_all_sizes(nest, 12) if verdict.distance in by_running(n))
+        assert next(where, None) is not None, verdict
 
 
 def test_what_may_be_there_forbids_and_says_so():

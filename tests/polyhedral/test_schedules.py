@@ -15,7 +15,7 @@ from staxlab.polyhedral.integers import dot
 from staxlab.polyhedral.linear import Multipliers, farkas, holds, minimize
 from staxlab.polyhedral.polyhedron import Constraint, Polyhedron
 from staxlab.polyhedral.schedules import Share
-from tests.polyhedral.nests import STENCIL, WRITTEN, affine_nests, uniform_nests
+from tests.polyhedral.nests import STENCIL, WRITTEN, affine_nests, open_nests, uniform_nests, with_all_sizes
 
 
 @st.composite
@@ -180,6 +180,19 @@ def test_at_open_sizes_there_may_be_none():
         assert not NoSchedule(none.dependences, shares).adds_up()
     with pytest.raises(Exception, match="open sizes"):
         _ = sums.wavefronts
+
+
+@given(open_nests())
+@settings(max_examples=25)
+def test_at_open_sizes_there_is_a_schedule_for_all_sizes_or_a_proof(nest):
+    found = dependences(nest)
+    schedule = affine_schedule(found)
+    if isinstance(schedule, NoSchedule):
+        assert schedule.adds_up()
+        return
+    for closed in with_all_sizes(nest, 4):
+        at_that_size = AffineSchedule(dependences(closed), schedule.coefficients, schedule.offsets)
+        assert closed.run(at_that_size.instances()) == closed.execute()
 
 
 def test_nothing_to_wait_for_runs_at_once():
