@@ -73,8 +73,9 @@ def _staxlab(case: Case, inputs: list[torch.Tensor]) -> Side:
 
 
 def _compiled_details(compilation: Any) -> dict[str, Any]:
+    done = preallocated.nothing_left_to_copy(compilation.schedule)
     return {
-        "kernels": [kernel.name for kernel in compilation.kernels],
+        "kernels": [kernel.name for kernel in compilation.kernels if not done.intersection(kernel.nodes)],
         "streaming_stores": any("stream(" in kernel.source for kernel in compilation.kernels),
         "stages_s": dict(compilation.timings),
     }
