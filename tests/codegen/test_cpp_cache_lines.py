@@ -65,6 +65,13 @@ def test_lines_are_those_of_the_addresses(dtype):
 
 
 @vectors
+def test_rows_of_a_scan_that_go_side_by_side_are_no_tile():
+    for axis in (0, 1):
+        planned = kernel_of(lambda x, axis=axis: x.cumsum(axis), torch.randn(512, 1024)).cache_lines().orders[0]
+        assert planned.tile is None and walks(planned)["read", "x"].lines_per_step <= 1
+
+
+@vectors
 def test_a_sum_down_the_columns_walks_along_rows():
     lines = kernel_of(lambda x: x.sum(0), torch.randn(4096, 1024)).cache_lines()
     planned, other = lines.orders[:2]
@@ -82,6 +89,8 @@ def test_rows_on_the_stack_and_subscripts_that_are_data_are_left_out():
     assert len(lines.left_out) == 1 and "not known beforehand" in str(lines)
     with pytest.raises(OptionError, match="no node 'op7'"):
         fused.cache_lines("op7")
+    with pytest.raises(OptionError, match="a product in blocks"):
+        kernel_of(lambda x: x @ x.t(), torch.randn(32, 32)).cache_lines()
     with pytest.raises(OptionError, match="no loops"):
         staxlab.explain(lambda x: x + 1, torch.randn(64), target="sm_90").kernels[0].cache_lines()
 

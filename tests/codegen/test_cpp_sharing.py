@@ -28,12 +28,23 @@ PROGRAMS = {
     "softmax": (lambda x: torch.softmax(x, -1), (64, 1000)),
     "planes": (lambda x: x.sum((0, 2)), (8, 16, 1280)),
     "small": (lambda x: x + 1, (10,)),
+    "running sums of rows": (lambda x: x.cumsum(-1), (64, 1000)),
+    "running sums of columns": (lambda x: x.cumsum(0), (500, 4000)),
+    "one long running sum": (lambda x: x.cumsum(0), (1 << 18,)),
+    "product": (lambda x: torch.relu(x @ torch.ones(48, 56)), (40, 48)),
+    "shared product": (lambda x: x.int() @ torch.ones(100, 300, dtype=torch.int32), (200, 100)),
+    "products": (lambda x: torch.relu(x @ torch.ones(48, 24, 24)), (48, 20, 24)),
+    "scatter": (lambda x: torch.zeros(64, 300).index_add(0, torch.arange(5000) % 64, x), (5000, 300)),
 }
 
 
-def kernel_of(name):
+def kernels_of(name):
     function, shape = PROGRAMS[name]
-    return staxlab.explain(function, torch.randn(shape)).kernels[0]
+    return [k for k in staxlab.explain(function, torch.randn(shape)).kernels if k.language == "cpp"]
+
+
+def kernel_of(name):
+    return kernels_of(name)[0]
 
 
 def shared_in_source(source):
@@ -53,11 +64,11 @@ def shared_in_source(source):
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_it_says_what_the_source_does(name):
-    kernel = kernel_of(name)
-    sharing = kernel.sharing()
-    assert sharing.iterations == shared_in_source(kernel.source), str(sharing)
-    assert sharing.parallel == ("#pragma omp" in kernel.source)
-    assert sharing.threads == torch.get_num_threads() and sum(sharing.shares) == sharing.iterations
+    for kernel in kernels_of(name):
+        sharing = kernel.sharing()
+        assert sharing.iterations == shared_in_source(kernel.source), f"{sharing}\n{kernel.source}"
+        assert sharing.parallel == ("#pragma omp" in kernel.source)
+        assert sharing.threads == torch.get_num_threads() and sum(sharing.shares) == sharing.iterations
 
 
 @given(st.integers(1, 10_000), st.integers(1, 64))

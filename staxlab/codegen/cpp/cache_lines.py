@@ -19,7 +19,7 @@ from ...errors import OptionError
 from ...loops.body import MemoryAccess
 from ...loops.expressions import Expr, Symbol
 from ..kernel import Kernel, PlannedLoops
-from .plan import LoopPlan, extent, is_transposed
+from .plan import extent, is_transposed
 from .tiles import block_of
 
 #: Lines that may be kept until they are needed again: half of a first-level data cache of 32 KiB, since other operands
@@ -158,14 +158,20 @@ def cache_lines(kernel: Kernel, member: str | None = None) -> CacheLines:
         wanted = f"no node {member!r}" if member else "no loops"
         raise OptionError(f"{kernel.name} has {wanted}", remedy="look at a C++ kernel that computes something")
     part = parts[0]
+    if part.node.kind == "template":
+        raise OptionError(
+            f"{part.node.name} of {kernel.name} is a product in blocks, whose operands are copied to scratch memory",
+            remedy="read the loops in the source of the kernel",
+        )
+    tile = part.plan.tile if part.node.kind == "pointwise" else None  # what a scan has there are rows side by side
     sizes = {argument.buffer: argument.dtype.itemsize for argument in kernel.arguments}
     known, left_out = _accesses(part, sizes)
     if not known or not part.plan.outer + part.plan.inner + ((part.plan.innermost,) if part.plan.innermost else ()):
         raise OptionError(f"{part.node.name} of {kernel.name} touches no memory whose addresses are known beforehand")
     line = kernel.device.cache_line_bytes
-    orders = [_order(part, known, line, part.plan.innermost, part.plan.lanes, part.plan.tile, planned=True)]
+    orders = [_order(part, known, line, part.plan.innermost, part.plan.lanes, tile, planned=True)]
     for symbol in reversed(_symbols(part)):
-        if symbol != part.plan.innermost or part.plan.tile is not None:
+        if symbol != part.plan.innermost or tile is not None:
             if extent(symbol) > 1 and len(orders) < 4:
                 orders.append(_order(part, known, line, symbol, part.plan.lanes, None, planned=False))
     return CacheLines(kernel.name, part.node.name, line, tuple(orders), tuple(left_out))
@@ -225,7 +231,7 @@ def _order(
         turned = tile is not None and entry.role == "read" and is_transposed(index, tile, innermost)
         along, across = (tile, innermost) if turned else (innermost, other)
         steps = tuple(_steps(index, along, across, width, count))
-        between = _between(index, innermost, part.plan if planned else None, turned, entry.itemsize, line)
+        between = _between(index, innermost, tile, turned, entry.itemsize, line)
         walks.append(
             Walk(entry.access.buffer, entry.role, str(index), entry.itemsize, line, steps, between)
         )  # fmt: skip
@@ -259,15 +265,9 @@ def _steps(index: Expr, along: Symbol, across: Symbol | None, lanes: int, count:
         yield Touch(tuple(int(index.evaluate(values | {along.name: start + lane})) for lane in range(lanes)))
 
 
-def _between(index: Expr, innermost: Symbol, plan: LoopPlan | None, turned: bool, itemsize: int, line: int) -> int:
+def _between(index: Expr, innermost: Symbol, tile: Symbol | None, turned: bool, itemsize: int, line: int) -> int:
     """Lines touched by a whole run of the innermost loop, after which the next iteration outside needs them again."""
     step = index.coefficient(innermost)
-    if turned and plan is not None and plan.tile is not None:
+    if turned or step is None or not step.is_constant or abs(int(step)) * itemsize < line:
         return 0
-    if step is None or not step.is_constant or int(step) == 0:
-        return 0
-    apart = abs(int(step)) * itemsize
-    n = extent(innermost)
-    if plan is not None and plan.tile is not None:
-        n = min(n, block_of(plan.tile, innermost))
-    return n if apart >= line else 0
+    return extent(innermost) if tile is None else min(extent(innermost), block_of(tile, innermost))

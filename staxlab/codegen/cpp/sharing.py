@@ -21,6 +21,7 @@ from ...errors import OptionError
 from ...options import Decision
 from ..kernel import Kernel, PlannedLoops
 from .plan import GRAIN, STRIP_BYTES, LoopPlan, extent
+from .product_plan import ProductPlan
 from .tiles import block_of
 from .types import element_bytes
 
@@ -216,6 +217,13 @@ def sharing(kernel: Kernel) -> Sharing:
 def shared_loops(part: PlannedLoops) -> tuple[SharedLoop, ...]:
     """The loops of one node as its writer nests them, from the outside in, with those that are one parallel loop."""
     plan, node = part.plan, part.node
+    if isinstance(plan, ProductPlan):
+        return _product(part, plan)
+    if node.kind == "scatter":
+        return _scatter(plan)
+    reduced = node.body is not None and bool(node.body.reduction_indices)
+    if node.kind == "scan" and reduced:
+        return _scan(plan)
     taken = plan.parallel if plan.is_parallel else 0
     loops = [SharedLoop(s.name, extent(s), number < taken) for number, s in enumerate(plan.outer)]
     if plan.tile is not None and plan.vector is not None:
@@ -248,3 +256,41 @@ def _innermost(plan: LoopPlan) -> tuple[SharedLoop, ...]:
         blocks = max(extent(plan.innermost) // width, 1)
     last = SharedLoop(plan.innermost.name, blocks, along)
     return (last, *inner) if plan.form == "outer" else (*inner, last)
+
+
+def _scan(plan: LoopPlan) -> tuple[SharedLoop, ...]:
+    """Strips of running vectors that go down the axis, or a few rows at a time that go along it."""
+    along = plan.is_parallel and plan.parallel_innermost
+    taken = plan.parallel if plan.is_parallel else 0
+    loops = [SharedLoop(s.name, extent(s), number < taken) for number, s in enumerate(plan.outer)]
+    if plan.form == "outer" and plan.innermost is not None:
+        vectors = -(-extent(plan.innermost) // plan.lanes)
+        loops.append(SharedLoop("strip", -(-vectors // plan.accumulators), along))
+        return (*loops, *(SharedLoop(s.name, extent(s), False) for s in plan.inner))
+    if plan.tile is not None:
+        loops.append(SharedLoop(plan.tile.name, -(-extent(plan.tile) // plan.accumulators), along))
+    if plan.innermost is not None:
+        loops.append(SharedLoop(plan.innermost.name, extent(plan.innermost), False))
+    return tuple(loops)
+
+
+def _scatter(plan: LoopPlan) -> tuple[SharedLoop, ...]:
+    """Pieces of a loop whose iterations never meet; without one, a scatter runs on one thread."""
+    loops = [SharedLoop("piece", plan.chunks, True)] if plan.split is not None else []
+    symbols = (*plan.outer, *((plan.innermost,) if plan.innermost is not None else ()))
+    for symbol in symbols:
+        count = plan.chunk if symbol == plan.split else extent(symbol)
+        step = plan.lanes if symbol == plan.innermost else 1
+        loops.append(SharedLoop(symbol.name, -(-count // step), False))
+    return tuple(loops)
+
+
+def _product(part: PlannedLoops, plan: ProductPlan) -> tuple[SharedLoop, ...]:
+    """Products of a batch, or the blocks of one product."""
+    body = part.node.body
+    indices = body.indices if body is not None else ()
+    batch = [
+        SharedLoop(s.name, extent(s), plan.share == "batch") for s in indices if s not in (plan.along, plan.across)
+    ]
+    blocks = ((plan.along, plan.vectors * plan.lanes), (plan.across, plan.rows))
+    return (*batch, *(SharedLoop(f"{s.name} blocks", -(-extent(s) // w), plan.share == "blocks") for s, w in blocks))
