@@ -74,6 +74,9 @@ class Classes(Protocol):
     def extra(self, members: int) -> int | None:
         """Bytes the class moves in addition to those of Definition 7.3; None if it is not legal."""
 
+    def reads(self, buffer: Buffer, members: int) -> int:
+        """Bytes of a buffer that a class with these nodes reads at least, what is counted by ``extra`` included."""
+
 
 @dataclass(frozen=True)
 class FusionProblem:

@@ -266,19 +266,20 @@ class _Search:
         return total + sum(self.buffers[n].bytes_written for n in self.writes[node] if self.buffers[n].escapes)
 
     def _read(self, number: int, mask: int) -> int:
-        key = number, mask & self.readers[number]
+        inside, classes = mask & self.readers[number], self.problem.classes
+        if classes is not None and inside.bit_count() > 1:
+            return classes.reads(self.buffers[number], mask)
+        key = number, inside
         if key not in self.known:
-            self.known[key] = self.buffers[number].bytes_read(key[1])
+            self.known[key] = self.buffers[number].bytes_read(inside)
         return self.known[key]
 
     def _complete(self, state: _State) -> None:
         masks, _, _, cost = state
         if self.problem.classes is not None:
-            for mask in masks:
-                extra = self.problem.classes.extra(mask)
-                if extra is None:
-                    return
-                cost += extra
+            if any(self.problem.classes.extra(mask) is None for mask in masks):
+                return
+            cost = self._cost(list(masks))
         if cost < self.least:
             self.least, self.best = cost, list(masks)
 
@@ -335,16 +336,32 @@ class _Search:
             lost = [reader for reader in coming if not allowed[reader] & holding]
             if lost:
                 total += self._again(number, lost) + (buffer.bytes_written if unwritten >= 0 else 0)
+                continue
+            more = max(self._at_home(number, masks, allowed[reader] & holding, reader) for reader in coming)
+            if more:
+                total += more
             else:
                 chances.append((number, holding, unwritten, coming))
         return total + self._conflicts(allowed, chances)
+
+    def _at_home(self, number: int, masks: tuple[int, ...], places: int, reader: int) -> int:
+        """What a buffer costs a reader in the cheapest of the classes that have it, or in another one."""
+        if self.problem.classes is None:
+            return 0
+        buffer, least = self.buffers[number], self.alone[number][reader]
+        for place in bits(places):
+            mask = masks[place]
+            if least == 0 or (buffer.writer is not None and mask >> buffer.writer & 1):
+                return 0
+            least = min(least, self._read(number, mask | 1 << reader) - self._read(number, mask))
+        return least
 
     def _allowed(
         self, count: int, masks: tuple[int, ...], reach: tuple[int, ...], home: tuple[int, ...]
     ) -> dict[int, int]:
         """The classes that each node to come may join, as far as can be told now."""
         found = {}
-        apart, ancestors = self.problem.apart, self.problem.ancestors
+        apart, ancestors, classes = self.problem.apart, self.problem.ancestors, self.problem.classes
         for node in self.nodes[count:]:
             above = ancestors[node]
             sources = 0
@@ -352,9 +369,10 @@ class _Search:
                 if mask & above:
                     sources |= 1 << place
             bad = apart[node]
-            found[node] = sum(
-                1 << place for place, mask in enumerate(masks) if not mask & bad and not reach[place] & sources
-            )
+            fitting = [p for p, mask in enumerate(masks) if not mask & bad and not reach[p] & sources]
+            if classes is not None:
+                fitting = [place for place in fitting if classes.may_grow(masks[place] | 1 << node)]
+            found[node] = sum(1 << place for place in fitting)
         return found
 
     def _conflicts(self, allowed: dict[int, int], chances: list[tuple[int, int, int, list[int]]]) -> int:

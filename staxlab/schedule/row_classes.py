@@ -20,7 +20,7 @@ from .legality import ROW_BYTES, Space, Way
 from .records import ScheduleNode
 from .rows import RowView, has_rows, place
 
-MOST_WAYS = 400  # of running one class that are kept
+MOST_WAYS = 2000  # of running one class that are kept
 
 
 def problem_of(run: Fusion, nodes: Sequence[ScheduleNode]) -> FusionProblem:
@@ -75,6 +75,8 @@ class RowClasses:
         self.is_cut = False
         self._ways: dict[int, list[Way]] = {}
         self._extra: dict[int, int | None] = {}
+        self._reads: dict[tuple[str, int], int] = {}
+        self._readers = {b.name: sum(1 << reader for reader in b.readers) for b in buffers}
         self._rows: dict[tuple[int, ...], frozenset[Space]] = {}
 
     def ways(self, members: int) -> list[Way]:
@@ -124,23 +126,35 @@ class RowClasses:
             self._extra[members] = min((self._more(way, members) for way in legal), default=None)
         return self._extra[members]
 
+    def reads(self, buffer: Buffer, members: int) -> int:
+        inside = members & self._readers[buffer.name]
+        plain = buffer.bytes_read(inside)
+        if buffer.nbytes <= ROW_BYTES or inside.bit_count() < 2:
+            return plain
+        key = buffer.name, members
+        if key not in self._reads:
+            self._reads[key] = min((self._in_orders(buffer, way) for way in self.ways(members)), default=plain)
+        return self._reads[key]
+
+    def _in_orders(self, buffer: Buffer, way: Way) -> int:
+        """Bytes of a large buffer that are read: once for every order of rows."""
+        orders: dict[Hashable, int] = {}
+        for view in way:
+            for access in view.node.loads:
+                if access.buffer == buffer.name:
+                    order = _order(access, view)
+                    orders[order] = orders.get(order, 0) | 1 << self.run.position[view.name]
+        return sum(map(buffer.bytes_read, orders.values()))
+
     def _more(self, way: Way, members: int) -> int:
         """Bytes beyond those of Definition 7.3: what the stack cannot hold, and what is read in several orders."""
         wanted = {b.name for b in self.buffers if b.escapes or any(not members >> r & 1 for r in b.readers)}
         in_memory = self.run.needs_memory(way, frozenset(wanted))
         total = sum(buffer.bytes_written for buffer in self.buffers if buffer.name in in_memory)
         for buffer in self.buffers:
-            inside = [reader for reader in buffer.readers if members >> reader & 1]
-            if buffer.nbytes <= ROW_BYTES or len(inside) < 2 or buffer.writer in bits(members):
-                continue
-            orders: dict[Hashable, int] = {}
-            for view in way:
-                for access in view.node.loads:
-                    if access.buffer == buffer.name:
-                        order = _order(access, view)
-                        orders[order] = orders.get(order, 0) | 1 << self.run.position[view.name]
-            if len(orders) > 1:
-                total += sum(map(buffer.bytes_read, orders.values())) - buffer.bytes_read(members)
+            inside = members & self._readers[buffer.name]
+            if buffer.nbytes > ROW_BYTES and inside.bit_count() > 1 and buffer.writer not in bits(members):
+                total += self._in_orders(buffer, way) - buffer.bytes_read(inside)
         return total
 
 

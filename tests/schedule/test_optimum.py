@@ -79,6 +79,36 @@ class Triples:
     def extra(self, members):
         return members & 1 if self.may_grow(members) else None
 
+    def reads(self, buffer, members):
+        return buffer.bytes_read(members)
+
+
+class Orders:
+    """A class in which two readers of one buffer read it in different orders, if their places differ by an odd number,
+    and so twice."""
+
+    def may_grow(self, members):
+        return True
+
+    def extra(self, members):
+        return sum(self.reads(b, members) - b.bytes_read(members) for b in self.buffers if self.counts(b, members))
+
+    def counts(self, buffer, members):
+        return buffer.writer is None or not members >> buffer.writer & 1
+
+    def reads(self, buffer, members):
+        inside = [reader for reader in buffer.readers if members >> reader & 1]
+        return sum(buffer.bytes_read(sum(1 << r for r in inside if r % 2 == side)) for side in (0, 1))
+
+
+@given(problems())
+@settings(max_examples=80, deadline=None)
+def test_a_buffer_that_is_read_in_two_orders(problem):
+    orders = Orders()
+    orders.buffers = problem.buffers
+    asked = FusionProblem(problem.names, problem.buffers, problem.edges, problem.forbidden, orders)
+    assert optimum(asked).nbytes == brute_force(asked)[0]
+
 
 @given(problems())
 @settings(max_examples=60, deadline=None)
