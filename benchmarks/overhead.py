@@ -9,7 +9,9 @@ difference to eager into the smallest tensor for which fusing the two operators 
 
 What a region costs once it is entered is measured by itself (Section 8.5): regions of 1, 5 and 20 kernels, and with
 PyTorch's operators between kernels, each through its one entry in C, and through the Python wrapper that says the same.
-Both run the same kernels on the same tensors, so the difference is the wrapper.
+Both run the same kernels on the same tensors, so the difference is the wrapper:
+
+    python -m benchmarks.overhead --only-regions --out overhead_regions.json
 """
 
 from __future__ import annotations
@@ -87,11 +89,11 @@ def sides(
 
 
 def chain(count: int, between: Callable[[Any], Any] | None = None) -> Callable[[Any], Any]:
-    """``count`` kernels of which each reads all that the one before wrote, and ``between`` after each."""
+    """``count`` kernels, scans along one dimension and the other, with ``between`` after each."""
 
     def run(x: Any) -> Any:
-        for _ in range(count):
-            x = (x - x.sum(0)) / 3
+        for position in range(count):
+            x = (x / 8).cumsum(position % 2)
             if between is not None:
                 x = between(x)
         return x
@@ -170,6 +172,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     p.add_argument("--readings", type=int, default=31)
     p.add_argument("--calls", type=int, default=1000, help="calls one reading averages over (default 1000)")
     p.add_argument("--rows", type=int, default=8, help="regions work on so many rows and columns (default 8)")
+    p.add_argument("--only-regions", action="store_true", help="leave the peers out")
     p.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
     p.add_argument(
         "--bandwidth", type=float, help="bytes/s for the break-even size (default: measured here by copying)"
@@ -185,6 +188,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for name in names:
         if name not in PEERS:
             p.error(f"no peer named {name!r}; peers: {', '.join(PEERS)}")
+    if options.only_regions:
+        record = {**header(FORMAT, "cpu"), "regions": measure_regions(options)}
+        if options.out:
+            print(f"wrote {save(record, options.out)}")
+        return 0
     timed, missing = sides(names, options.elements, options.device)
     for name, reason in missing.items():
         print(f"{name}: {reason}")

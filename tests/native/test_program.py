@@ -552,3 +552,15 @@ def test_a_long_kernel_lets_other_threads_run_and_an_interrupt_gets_through():
     finally:
         thread.join()
         signal.signal(signal.SIGUSR1, previous)
+
+
+def test_the_regions_that_are_measured_are_what_they_are_called():
+    from benchmarks import overhead
+
+    timed, parts = overhead.region_sides(4)
+    assert all(part["entries"] == 1 for part in parts.values())
+    assert (parts["1 kernel"]["kernels"], parts["5 kernels"]["kernels"], parts["20 kernels"]["kernels"]) == (1, 5, 20)
+    assert parts["3 kernels, 3 operators"] == {"kernels": 3, "operators": 3, "entries": 1}
+    for name in parts:
+        a, b = timed[f"{name}, C"]()[0], timed[f"{name}, Python"]()[0]
+        assert torch.equal(a, b) and a.stride() == b.stride()
