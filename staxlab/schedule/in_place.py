@@ -5,7 +5,9 @@ kernel that reads a buffer last writes another of equal size and dtype, the seco
 provided that no element is overwritten before its last read. Kernels run vectors, tiles and threads in an order that is
 nobody's business here, so the proof is by subscripts alone:
 
-* an elementwise kernel, or a scan, that reads the buffer only at the very subscript it writes in the same iteration;
+* an elementwise kernel, or a scan, that reads the buffer only at the very subscript it writes in the same iteration
+  (a read under a condition may be at another one that the condition makes equal: what the scatter inverse of a view
+  reads of its base, Proposition 4.4);
 * a kernel over rows (:mod:`.fusion`) in which no row touches what another row writes, every reader of the buffer runs
   before the member that writes, or is that member and reads only at the subscript it writes.
 
@@ -14,7 +16,10 @@ A reduction, a product of matrices or a scatter is refused: when it writes is up
 
 from __future__ import annotations
 
-from ..loops.body import MemoryAccess
+import math
+from collections.abc import Callable, Iterable, Mapping
+
+from ..loops.body import MemoryAccess, Statement
 from ..loops.expressions import Expr
 from .records import ScheduleNode
 from .rows import place
@@ -38,7 +43,62 @@ def obstacle(node: ScheduleNode, dying: frozenset[str], written: str, shift: int
 
 
 def _same(node: ScheduleNode, dying: frozenset[str], write: MemoryAccess, shift: int) -> bool:
-    return all(read.index - shift == write.index for read in node.reads if read.buffer in dying)
+    """Whether a node reads the dying buffers only where it writes in the same iteration."""
+    body = node.body
+    assert body is not None and body.epilogue is None
+    values = {statement.id: statement for statement in body.all_statements()}
+
+    def check(statements: Iterable[Statement], fixed: tuple[tuple[Expr, int], ...]) -> bool:
+        for statement in statements:
+            if statement.operation == "masked":
+                condition, block = statement.args[:2]
+                if not check(block.statements, (*fixed, *_fixed(values, condition))):
+                    return False
+            elif statement.operation == "load" and statement.args[0] in dying:
+                if not _vanishes(write.index - (statement.args[1] - shift), fixed):
+                    return False
+        return True
+
+    return check(body.statements, ())
+
+
+def _fixed(values: Mapping[int, Statement], condition: int) -> list[tuple[Expr, int]]:
+    """Subscripts that a condition leaves one value: ``0 <= i`` and ``i < 1`` leave 0."""
+    tests = [values[condition]]
+    limits: dict[Expr, tuple[int, int]] = {}
+    while tests:
+        test = tests.pop()
+        if test.operation == "logical_and":
+            tests += [values[argument] for argument in test.args]
+        elif test.operation in _LIMITS:
+            left, right = (values[argument] for argument in test.args)
+            if left.operation == "index_value" and right.operation == "constant" and type(right.args[0]) is int:
+                index, least, most = left.args[0], *_LIMITS[test.operation](right.args[0])
+                low, high = limits.get(index) or (index.bounds().lower, index.bounds().upper)
+                limits[index] = max(low, least), min(high, most)
+    return [(index, int(low)) for index, (low, high) in limits.items() if low == high]
+
+
+_LIMITS: dict[str, Callable[[int], tuple[float, float]]] = {
+    "lt": lambda bound: (-math.inf, bound - 1),
+    "le": lambda bound: (-math.inf, bound),
+    "gt": lambda bound: (bound + 1, math.inf),
+    "ge": lambda bound: (bound, math.inf),
+    "eq": lambda bound: (bound, bound),
+}
+
+
+def _vanishes(difference: Expr, fixed: tuple[tuple[Expr, int], ...]) -> bool:
+    """Whether a difference of subscripts is 0 where each of the ``fixed`` subscripts has its value."""
+    for index, value in fixed:
+        for symbol in index.symbols:
+            unit, have = index.coefficient(symbol), difference.coefficient(symbol)
+            if unit is None or have is None or not (unit.is_constant and have.is_constant):
+                continue
+            if int(unit) and int(have) % int(unit) == 0:
+                difference = difference - (index - value) * (int(have) // int(unit))
+                break
+    return difference == Expr.of(0)
 
 
 def _obstacle_in_rows(node: ScheduleNode, dying: frozenset[str], written: str, shift: int) -> str:

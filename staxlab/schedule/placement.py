@@ -230,7 +230,7 @@ class _Planner:
         own, new = self.layouts[target], self.layouts[source]
         if chain is None or chain.extern is not None or chain.root is not None or not chain.bytes:
             return "it is not made by a kernel"
-        if (own.shape, own.stride, own.dtype) != (new.shape, new.stride, new.dtype) or new.offset:
+        if own.dtype != new.dtype or new.offset or not _same_elements(own, new):
             return "the layouts differ"
         if chain.escapes:
             return "it is a result of its own"
@@ -410,6 +410,13 @@ def _copied(node: ScheduleNode, inputs: Mapping[str, InputBuffer]) -> tuple[str,
     same = (target.layout.shape, target.layout.stride, target.layout.offset) == (own.shape, own.stride, own.offset)
     whole = (source.layout.shape, source.layout.stride, source.layout.offset) == (own.shape, own.stride, 0)
     return (target.name, source.name) if same and whole else None
+
+
+def _same_elements(own: Layout, new: Layout) -> bool:
+    """Whether two layouts have their elements at the same places of a storage: as they are, or since both fill it."""
+    if (own.shape, own.stride) == (new.shape, new.stride):
+        return True
+    return own.numel == new.numel == own.storage_elements - own.offset == new.storage_elements
 
 
 def _returns_argument(node: ScheduleNode) -> bool:
