@@ -401,16 +401,18 @@ def _agree(one: ProgramView, other: ProgramView) -> bool:
     return True
 
 
+def step_along(index: Expr, name: str) -> int:
+    """How far apart in memory neighbours along the rows or columns lie, where no loop that makes them up ends."""
+    here = {symbol.name: 0 for symbol in index.symbols}
+    return int(index.evaluate(here | {name: 1})) - int(index.evaluate(here)) if name in here else 0
+
+
 def _direction(access: MemoryAccess) -> str:
-    """The direction in which an elementwise access steps by one."""
+    """The direction in which alone an elementwise access meets neighbours in memory, or one and the same element."""
     if not _is_elementwise(access):
         return ""
-    symbols = {s.name: s for s in access.index.symbols}
-    for name, word in ((COLUMN, "along"), (ROW, "across")):
-        coefficient = access.index.coefficient(symbols[name])
-        if coefficient is not None and coefficient == 1:
-            return word
-    return ""
+    along, across = (step_along(access.index, name) in (0, 1) for name in (COLUMN, ROW))
+    return "" if along == across else "along" if along else "across"
 
 
 def _wants_rectangle(node: ScheduleNode) -> bool:

@@ -335,6 +335,31 @@ def test_a_row_that_is_neither_held_nor_cheap_to_make_again_is_not_fused(walked)
     assert "registers" in rules and len(compilation.kernels) == 2
 
 
+def test_lanes_run_across_rows_that_consist_of_several_loops():
+    """Sums of columns, cut into pieces: the rows are (piece, column), and columns are neighbours in memory."""
+
+    def function(x, w):
+        y = torch.tanh(x) * w
+        return y, (y * x).sum(0)
+
+    compilation = agrees(function, torch.randn(2048, 40), torch.randn(40))
+    kernel = compilation.kernels[0]
+    assert len(compilation.kernels) == 2 and len(compilation.schedule.nodes[0].members) == 2
+    (direction,) = [d for d in kernel.decisions if d.topic == "reduction-direction"]
+    assert direction.choice == "outer" and kernel.launch["form"] == "looped" and loops(kernel) == 1
+
+
+def test_lines_stand_under_the_title_of_their_member(walked):
+    def function(x, w):
+        h = torch.tanh(x)
+        return h, h / (h * h).sum(-1, keepdim=True) * w
+
+    (kernel,) = explained(function, torch.randn(64, 100), torch.randn(100)).kernels
+    lines = [line.text.strip() for line in kernel.lines]
+    titles = [k for k, text in enumerate(lines) if re.match(r"# op\d", text)]
+    assert all(not lines[k + 1].startswith("# op") for k in titles)
+
+
 def test_wide_subscripts(monkeypatch):
     monkeypatch.setattr(tiling, "INT32_MAX", 100)
     (kernel,) = agrees(softmax, torch.randn(5, 40)).kernels

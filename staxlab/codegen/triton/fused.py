@@ -242,6 +242,8 @@ class FusedWriter(KernelWriter):
         self._made(member, self._replay(member))
 
     def _title(self, member: ScheduleNode, writer: CodeWriter) -> None:
+        for access in member.reads:
+            self.value_of(access.buffer)  # whose lines would stand under this title otherwise
         again = ", again" if member.buffers[0] in self.stored else ""
         writer.emit(f"# {member.name}: {member.reduction or 'elementwise'}{again}", member.origins)
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from ...loops.body import MemoryAccess
 from ...loops.expressions import Expr, Symbol
 from ...options import Decision
-from ...schedule.programs import residence
+from ...schedule.programs import residence, step_along
 from ...schedule.records import Schedule, ScheduleNode
 from .space import INT32_MAX, BlockSpace, coefficient_along, group, largest_magnitude
 
@@ -153,10 +153,9 @@ def _fused_space(
     columns, length = reduced[0].body.reduction_indices, reduced[0].reduction_numel
     extents = {row: node.rows} | dict.fromkeys(columns, length)
     space = BlockSpace((group("x", (row,), extents, 0, 2), group("r0_", columns, extents, 1, 2)))
-    moved = [(schedule.bytes_of(a), a.index) for a in accesses_of(node)]
-    along = sum(b for b, index in moved if columns and coefficient_along(index, columns[0]) == 1)
-    across = sum(b for b, index in moved if columns and coefficient_along(index, row) == 1
-                 and columns[0] in index.symbols)  # fmt: skip
+    full = [a for a in accesses_of(node) if {row, *columns} <= a.index.symbols and columns]
+    along = sum(schedule.bytes_of(a) for a in full if step_along(a.index, columns[0].name) == 1)
+    across = sum(schedule.bytes_of(a) for a in full if step_along(a.index, row.name) == 1)
     inner = along >= across
     reason = "lanes run along the rows" if inner else "neighbouring rows, not columns, are adjacent in memory"
     direction = Decision(
