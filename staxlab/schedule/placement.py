@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 import torch
 
 from ..loops.ir import BufferArgument, InputBuffer, Layout, LoopProgram
-from ..operators.basis import is_random
+from ..operators.basis import has_effect, is_random
 from ..options import Decision, DeviceSpec
 from . import arena
 from .in_place import obstacle
@@ -390,7 +390,9 @@ def _may_fail(node: ScheduleNode) -> bool:
     members = node.members or (node,)
     if any(member.body is not None and member.body.may_fail for member in members):
         return True
-    return node.extern is not None and node.extern.reason != "library"
+    if node.extern is None or _is_copy(node) or is_random(node.extern.operator):
+        return False
+    return node.extern.reason != "library" or has_effect(node.extern.operator, node.extern.args)
 
 
 def _is_copy(node: ScheduleNode) -> bool:

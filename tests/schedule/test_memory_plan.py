@@ -323,6 +323,12 @@ def test_nothing_is_written_back_early_that_may_still_fail():
     plan = plan_of(f, X.clone(), torch.tensor([0, 3]))
     assert not plan.written_back
 
+    def g(x):
+        x.mul_(2)
+        return torch.linalg.cholesky(x)
+
+    assert not plan_of(g, torch.eye(64)).written_back
+
 
 def test_the_arena_is_left_where_it_would_raise_the_peak():
     """The large intermediate is over before the large result of an operator begins: a block held to the end would cost
