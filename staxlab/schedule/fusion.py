@@ -21,8 +21,10 @@ function, :func:`score`, that may be replaced.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Iterator, Mapping, Set
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from ..loops.body import MemoryAccess
 from ..loops.ir import Layout
@@ -59,17 +61,22 @@ class Group:
         """The extents of its loops over rows."""
         return self.views[0].extents if self.views else ()
 
-    @property
+    @cached_property
     def names(self) -> frozenset[str]:
         return frozenset(node.name for node in self.members)
 
-    @property
+    @cached_property
     def written(self) -> frozenset[str]:
         return frozenset(buffer for node in self.members for buffer in node.buffers)
 
-    @property
+    @cached_property
     def read(self) -> frozenset[str]:
         return frozenset(access.buffer for node in self.members for access in node.reads)
+
+    @cached_property
+    def needed(self) -> frozenset[str]:
+        """The nodes outside that members wait for."""
+        return frozenset(name for node in self.members for name in node.predecessors) - self.names
 
 
 @dataclass(frozen=True)
@@ -202,22 +209,17 @@ class Fusion:
         return self._reaches(first, second) or self._reaches(second, first)
 
     def _reaches(self, start: Group, goal: Group) -> bool:
-        seen: set[frozenset[str]] = {goal.names}
-        stack = [goal]
-        first_step = True
+        seen, stack, is_first = {id(goal)}, [goal], True
         while stack:
             group = stack.pop()
-            for node in group.members:
-                for name in node.predecessors:
-                    before = self.group_of[name]
-                    if before is start:
-                        if not first_step:
-                            return True
-                        continue
-                    if before.names not in seen:
-                        seen.add(before.names)
-                        stack.append(before)
-            first_step = False
+            for before in {id(found): found for found in map(self.group_of.__getitem__, group.needed)}.values():
+                if before is start:
+                    if not is_first:
+                        return True
+                elif id(before) not in seen:
+                    seen.add(id(before))
+                    stack.append(before)
+            is_first = False
         return False
 
     # -- legality -----------------------------------------------------------------------------------------------------
@@ -230,6 +232,8 @@ class Fusion:
         spaces |= {cut for node in nodes for space in spaces if (cut := self.rules.cut(space, node))}
         rule, reason = "space", "no loop of one and the same extent"
         for space in self.rules.ranked(spaces, nodes):
+            if any(node.numel % math.prod(space) for node in nodes):
+                continue
             for views in self._ways(groups, space):
                 problem = self.rules.together(views) or self._apart(pair, views)
                 if problem is None:

@@ -12,8 +12,9 @@ they read of each other.
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 
 from ..loops.ir import Layout
@@ -59,13 +60,30 @@ def work(node: ScheduleNode) -> int:
     return node.operations + points * (len(node.reads) + 1)
 
 
+class _Kept:
+    """Views that are made when somebody first asks for them, and kept."""
+
+    def __init__(self, source: Iterator[RowView]):
+        self.source = source
+        self.found: list[RowView] = []
+
+    def __iter__(self) -> Iterator[RowView]:
+        for number in itertools.count():
+            if number == len(self.found):
+                view = next(self.source, None)
+                if view is None:
+                    return
+                self.found.append(view)
+            yield self.found[number]
+
+
 class Legality:
     """The rules over one program's buffers. Answers are kept."""
 
     def __init__(self, layouts: Mapping[str, Layout], nodes: Sequence[ScheduleNode] = ()):
         self.layouts = layouts
         self.parts = _parts(nodes)
-        self._views: dict[tuple[str, Space], list[RowView]] = {}
+        self._views: dict[tuple[str, Space], _Kept] = {}
         self._spaces: dict[str, set[Space]] = {}
         self._unfit: dict[tuple, Problem | None] = {}
         self._conflicts: dict[tuple, Problem | None] = {}
@@ -98,12 +116,13 @@ class Legality:
                 rest //= extent
         return (*found, rest) if found and rest > 1 else None
 
-    def views(self, node: ScheduleNode, space: Space) -> list[RowView]:
+    def views(self, node: ScheduleNode, space: Space) -> Iterable[RowView]:
         """The ways of taking such rows of a node to the front. A scan has only those that leave it some together."""
         if node.kind == "scan" and space not in self.spaces(node):
             return []
         if (node.name, space) not in self._views:
-            self._views[node.name, space] = list(row_views(node, space, self.parts))
+            parts = self.parts if node.kind == "pointwise" else ()
+            self._views[node.name, space] = _Kept(row_views(node, space, parts))
         return self._views[node.name, space]
 
     def unfit(self, view: RowView) -> Problem | None:
@@ -170,7 +189,7 @@ class Legality:
             return "space", "rows of one element"
         return None
 
-    def ways(self, start: Way, choices: Sequence[Sequence[RowView]]) -> Iterator[Way]:
+    def ways(self, start: Way, choices: Sequence[Iterable[RowView]]) -> Iterator[Way]:
         """Ways that begin with ``start`` (a legal one) and go on with one of each of the choices, as far as pairs
         decide. Where there is none, ``problem`` is the last that was met. MOST_STEPS at most are tried."""
         left = [MOST_STEPS]
