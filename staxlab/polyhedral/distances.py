@@ -23,7 +23,7 @@ Lam, M. S. (1991), A data locality optimizing algorithm.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
@@ -104,17 +104,12 @@ class Dependence:
         return None
 
     def violation(self, rows: Sequence[Vector]) -> Vector | None:
-        """A distance whose image under the matrix is not lexicographically positive, or None (Theorem 7.2). The zero
-        distance stays what it is: the statements of an iteration keep their order."""
-        nonzero = _some_nonzero(self.depth)
+        """A distance whose image under a unimodular matrix is not lexicographically positive, or None (Theorem 7.2).
+        The zero distance stays what it is, and is the only one that becomes zero: statements of an iteration keep their
+        order."""
         for k, row in enumerate(rows):
             before = [Constraint(r, 0, True) for r in rows[:k]]
             found = self.find(*before, Constraint(tuple(-x for x in row), -1))
-            if found is not None:
-                return found
-        level = [Constraint(row, 0, True) for row in rows]
-        for condition in nonzero:  # lost: different iterations have one image
-            found = self.find(*level, condition)
             if found is not None:
                 return found
         return None
@@ -130,12 +125,6 @@ class Dependence:
         pair = f"{self.source}: {self.source_access} -> {self.target}: {self.target_access}"
         may = "" if self.exact else f" (may be: {self.reason})"
         return f"{self.kind} {self.array} {self.direction}  {pair}{may}"
-
-
-def _some_nonzero(depth: int) -> Iterator[Constraint]:
-    for k in range(depth):
-        for sign in (1, -1):
-            yield Constraint(tuple(sign * int(j == k) for j in range(depth)), -1)
 
 
 def _sign_text(bounds: Bounds) -> str:

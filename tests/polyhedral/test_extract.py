@@ -89,6 +89,14 @@ def test_the_decision_names_the_distance_that_forbids_an_order():
     assert "Theorem 7.2: distance (1, -1) becomes (-1, 1)" in decision.reason and decision.inputs
 
 
+def test_what_is_written_more_than_once_is_not_taken_to_be_written_apart():
+    i, j = Symbol("i", 0, 3), Symbol("j", 0, 3)
+    twice = pointwise("y", [("x", Expr.of(i) * 4 + Expr.of(j))], [("y", Expr.of(i) + Expr.of(j))], (i, j))
+    assert "distance (1, -1)" in loop_order(twice, (j, i)).reason and legal_orders(twice) == (("i", "j"),)
+    in_place = pointwise("y", [("y", Expr.of(i) * 4 + Expr.of(j) + 3)], [("y", Expr.of(i) * 4 + Expr.of(j))], (i, j))
+    assert "Theorem 7.2" in loop_order(in_place, (j, i)).reason
+
+
 def test_what_has_no_loops_is_refused():
     (call,) = nodes(lambda x: torch.linalg.inv(x @ x.t()), X)[-1:]
     with pytest.raises(ScheduleError, match="no loops of its own"):
