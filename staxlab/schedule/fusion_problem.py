@@ -176,6 +176,15 @@ class FusionProblem:
         return tuple(found)
 
     @cached_property
+    def descendants(self) -> tuple[int, ...]:
+        """For each node all to which a path leads from it, as bits."""
+        found = [0] * self.size
+        for node, above in enumerate(self.ancestors):
+            for other in bits(above):
+                found[other] |= 1 << node
+        return tuple(found)
+
+    @cached_property
     def apart(self) -> tuple[int, ...]:
         """For each node those it can share no class with, as bits: forbidden pairs, and pairs with a node on a path
         between them that is forbidden with one of the two, for it would have to be in the class as well (Proposition
@@ -190,14 +199,10 @@ class FusionProblem:
                     if not found[first] >> second & 1 and not self.classes.may_grow(1 << first | 1 << second):
                         found[first] |= 1 << second
                         found[second] |= 1 << first
-        descendants = [0] * self.size
-        for node, above in enumerate(self.ancestors):
-            for other in bits(above):
-                descendants[other] |= 1 << node
         direct = tuple(found)
         for second in range(self.size):
             for first in bits(self.ancestors[second]):
-                between = descendants[first] & self.ancestors[second]
+                between = self.descendants[first] & self.ancestors[second]
                 hull = between | 1 << first | 1 << second
                 if any(direct[node] & hull for node in bits(hull)):
                     found[first] |= 1 << second

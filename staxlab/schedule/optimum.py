@@ -17,6 +17,7 @@ A search that is cut short says so, and gives the bound it has proved by then.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -164,6 +165,8 @@ class _Search:
         if classes is not None and any(classes.extra(mask) is None for mask in start):
             start = [1 << node for node in nodes]
         self.problem, self.nodes, self.best = problem, nodes, start
+        self.known: dict[tuple[int, int], int] = {}
+        self.hulls: dict[int, int] = {}
         inside = sum(1 << node for node in nodes)
         self.buffers = [b for b in problem.buffers if any(inside >> node & 1 for node in b.touching)]
         self.reads: dict[int, list[int]] = {node: [] for node in nodes}
@@ -181,7 +184,6 @@ class _Search:
         self.live = [
             [k for k, b in enumerate(self.buffers) if any(node >= first for node in b.touching)] for first in nodes
         ]
-        self.known: dict[tuple[int, int], int] = {}
         self.least = self._cost(start)
         self.bound, self.looked = 0, 0
 
@@ -292,10 +294,32 @@ class _Search:
 
     def _untouched(self, number: int, buffer: Buffer) -> int:
         """Bytes a buffer costs at least, whatever its writer joins: readers that are apart from it read it again."""
+        alone = self.alone[number]
+        large = [reader for reader in buffer.readers if 2 * alone[reader] >= max(alone.values())]
+        home = [] if buffer.writer is None else [buffer.writer]
+        one_class = self._read_together(number, sum(1 << node for node in (*home, *large)))
         if buffer.writer is None:
-            return self._again(number, list(buffer.readers))
+            two_classes = sum(sorted(alone[reader] for reader in large)[:: max(len(large) - 1, 1)])
+            return max(self._again(number, list(buffer.readers)), min(one_class, two_classes))
         away = [reader for reader in buffer.readers if self.problem.apart[buffer.writer] >> reader & 1]
-        return self._again(number, away) + (buffer.bytes_written if away or buffer.escapes else 0)
+        read = self._again(number, away) or (0 if one_class < math.inf else min(alone[r] for r in large))
+        return read + (buffer.bytes_written if away or one_class == math.inf or buffer.escapes else 0)
+
+    def _read_together(self, number: int, members: int) -> float:
+        """Bytes of a buffer that these nodes read in one class, with all that lies on paths between them (Proposition
+        7.1); infinite if they cannot be in one."""
+        if members not in self.hulls:
+            above = below = 0
+            for node in bits(members):
+                above |= self.problem.ancestors[node]
+                below |= self.problem.descendants[node]
+            hull, classes = members | above & below, self.problem.classes
+            apart = any(self.problem.apart[node] & hull for node in bits(hull))
+            self.hulls[members] = hull if not apart and (classes is None or classes.may_grow(hull)) else 0
+        hull, writer = self.hulls[members], self.buffers[number].writer
+        if hull and writer is not None and hull >> writer & 1:
+            return 0
+        return self._read(number, hull) if hull else math.inf
 
     def _again(self, number: int, readers: list[int]) -> int:
         """What readers that find a buffer nowhere cost: a set of them that are pairwise apart, found greedily."""
@@ -338,8 +362,20 @@ class _Search:
                 total += self._again(number, lost) + (buffer.bytes_written if unwritten >= 0 else 0)
                 continue
             more = max(self._at_home(number, masks, allowed[reader] & holding, reader) for reader in coming)
-            if more:
-                total += more
+            one_class = 0.0
+            if not holding & (holding - 1):  # all in the one class that has it, or one of them elsewhere
+                home_class = masks[holding.bit_length() - 1]
+                # Of readers that touch little of it, one elsewhere would prove little.
+                whole = max(self.alone[number][reader] for reader in coming)
+                large = [reader for reader in coming if 2 * self.alone[number][reader] >= whole]
+                one_class = self._read_together(number, home_class | sum(1 << reader for reader in large))
+                if not (writer is not None and home_class >> writer & 1):
+                    one_class -= self._read(number, home_class)
+                more = max(more, min(one_class, min(self.alone[number][reader] for reader in large)))
+            if one_class == math.inf:
+                total += int(more) + (buffer.bytes_written if unwritten >= 0 else 0)
+            elif more:
+                total += int(more)
             else:
                 chances.append((number, holding, unwritten, coming))
         return total + self._conflicts(allowed, chances)
