@@ -36,6 +36,7 @@ from typing import Any
 import torch
 
 from ..codegen import cpp
+from ..codegen.cpp.streaming import RESIDENT
 from ..codegen.kernel import Kernel, KernelSet
 from ..errors import BuildError, SubscriptError
 from ..options import DeviceSpec, Options, host_device_spec
@@ -119,7 +120,7 @@ ENTRY = "kernel"  # the function's name in what is compiled
 def anonymous(kernel: Kernel) -> Kernel:
     """The kernel without the names that its region gave to it and to its arguments, and without comments."""
     renamed = {argument.name: f"argument_{place}" for place, argument in enumerate(kernel.arguments)}
-    renamed[kernel.name] = ENTRY
+    renamed |= {kernel.name: ENTRY, kernel.name + RESIDENT: ENTRY + RESIDENT}
     bare = [_COMMENT.sub("", line.text) for line in kernel.lines]
     if any(re.search(rf"\b{new}\b", text) for new in renamed.values() for text in bare):
         return kernel  # a name of ours is taken already
@@ -128,7 +129,7 @@ def anonymous(kernel: Kernel) -> Kernel:
     return dataclasses.replace(kernel, name=ENTRY, lines=tuple(Line(text) for text in texts if text.strip()))
 
 
-_COMMENT = re.compile(r"\s*//[^\"]*$")
+_COMMENT = re.compile(r"\s*//[^"]*$")
 
 
 @lru_cache(maxsize=1)
@@ -312,6 +313,7 @@ def _launcher(kernel: Kernel, library: ctypes.CDLL, name: str) -> Callable[..., 
     entry.argtypes = [ctypes.c_void_p] * len(kernel.arguments)
     checks = kernel.launch.get("checks", ())
     entry.restype = ctypes.c_longlong if checks else None
+    entry.resident = library[name + RESIDENT] if "resident" in kernel.launch else None
     return reporting(kernel, entry) if checks else entry
 
 

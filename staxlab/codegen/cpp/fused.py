@@ -21,6 +21,7 @@ from .loops import Emission, for_loop
 from .nests import plan_loops, prepare, write_loops
 from .plan import GRAIN, LoopPlan
 from .reductions import accumulation
+from .streaming import resident_launch, streamed_buffers, streaming_decision
 from .types import identifier, stored_name
 from .unit import compiler_flags, kernel_name, kernel_scope, mask_element, pointer_arguments, translation_unit
 from .values import Scope
@@ -44,6 +45,7 @@ def generate_fused(
     local = {buffer: _row_buffer(node, buffer) for buffer in node.private}
     shared = kernel_scope(schedule, arguments, device)
     shared.arguments |= {buffer: (place.name, schedule.layouts[buffer].dtype) for buffer, place in local.items()}
+    shared.streamed, stores = streamed_buffers(schedule, node)
     body = CodeWriter()
     plans: list[LoopPlan] = []
     planned: list[PlannedLoops] = []
@@ -84,7 +86,8 @@ def generate_fused(
         },
     }
     decisions = tuple(d for p in plans for d in p.decisions if d.topic != "parallel-depth")
-    decisions += (_parallel_decision(node, parallel, work, device),)
+    decisions += (_parallel_decision(node, parallel, work, device), streaming_decision(stores, shared))
+    launch |= resident_launch(shared)
     flags = compiler_flags(device, parallel)
     return Kernel(
         name=name, language="cpp", lines=lines, arguments=arguments, nodes=(node.name,), device=device,

@@ -14,6 +14,7 @@ from .loops import Emission
 from .nests import plan_loops, prepare, write_loops
 from .plan import LoopPlan
 from .reductions import accumulation
+from .streaming import resident_launch, streamed_buffers, streaming_decision
 from .types import identifier
 from .unit import INSTRUCTION_SETS, compiler_flags, kernel_name, kernel_scope, pointer_arguments, translation_unit
 from .values import Scope
@@ -79,6 +80,7 @@ def generate_kernel(
     empty_reduction = node.kind == "reduction" and node.reduction_numel == 0
     scope = kernel_scope(schedule, arguments, device)
     scope.origins = node.origins
+    scope.streamed, stores = streamed_buffers(schedule, node)
     emission_writer = CodeWriter()
     if node.is_empty:
         emission_writer.emit("// an empty box of subscripts: there is nothing to compute", node.origins)
@@ -92,12 +94,13 @@ def generate_kernel(
             write_loops(Emission(node, loop_plan, scope, emission_writer))
     lines = translation_unit(name, node, arguments, scope, emission_writer, loop_plan)
     launch = _launch(node, scope, loop_plan, empty_reduction)
+    launch |= resident_launch(scope)
     flags = compiler_flags(device, bool(launch["parallel"]))
     return Kernel(
         name=name, language="cpp", lines=lines, arguments=arguments, nodes=(node.name,), device=device,
         origins=node.origins, flags=flags, launch=launch, bytes_read=schedule.bytes_read(node),
         bytes_written=schedule.bytes_written(node), operations=node.operations,
-        decisions=loop_plan.decisions if loop_plan else (),
+        decisions=(*loop_plan.decisions, streaming_decision(stores, scope)) if loop_plan else (),
         planned=(PlannedLoops(node, loop_plan),) if loop_plan else (),
     )  # fmt: skip
 

@@ -130,7 +130,7 @@ def write_pointwise(emission: Emission) -> None:
     handler, result = emission.replay(lanes_text)
     if emission.node.kind == "reduction":
         result = _reduced_single(emission, handler, result)
-    handler.tagged(emission.origins).store(write.buffer, write.index, result, streamed=plan.streamed)
+    handler.tagged(emission.origins).store(write.buffer, write.index, result)
     last = len(emission.scope.writers) - 1
     along = plan.parallel_innermost and not only_tail and innermost is not None
     with outer_loops(emission, extra_parallel=1 if along else 0):

@@ -62,8 +62,8 @@ class LoopPlan:
     ``strips`` keeps the running results of an "outer" reduction in the first-level cache instead of registers.
     ``split`` is the loop of a scatter whose pieces are shared among threads (form "scatter").
     ``tile`` is the other index of a two-dimensional tile (it is not among ``outer`` then).
-    ``prefetch`` is how many bytes ahead of each consecutive read its cache line is asked for (0: not at all);
-    ``streamed`` makes stores bypass the caches. ``work`` estimates the whole node in vector operations.
+    ``prefetch`` is how many bytes ahead of each consecutive read its cache line is asked for (0: not at all).
+    ``work`` estimates the whole node in vector operations.
     """
 
     form: str
@@ -81,7 +81,6 @@ class LoopPlan:
     tile: Symbol | None = None
     split: Symbol | None = None
     prefetch: int = 0
-    streamed: bool = False
     work: int = 0
     decisions: tuple[Decision, ...] = ()
 
@@ -192,13 +191,11 @@ def plan(node: ScheduleNode, device: DeviceSpec, options: Options, bytes_read: i
     decisions.append(decision)
     prefetch, decision = _choose_prefetch(node, vector, tile, bytes_read)
     decisions.append(decision)
-    streamed, decision = _choose_stores(node)
-    decisions.append(decision)
     order = (*outer, tile, *inner, innermost)
     decisions.append(loop_order(node, [symbol for symbol in order if symbol is not None]))
     return LoopPlan(
         form, tuple(outer), tuple(inner), vector, innermost, lanes, parallel, along, accumulators, chunks, chunk,
-        strips, tile, None, prefetch, streamed, round(work), tuple(decisions),
+        strips, tile, None, prefetch, round(work), tuple(decisions),
     )  # fmt: skip
 
 
@@ -219,16 +216,6 @@ def _choose_prefetch(
         return 0, Decision("prefetch", node.name, 0, reason, candidates, inputs)
     reason = "long streams from memory: cache lines are asked for one page ahead"
     return PREFETCH_BYTES, Decision("prefetch", node.name, PREFETCH_BYTES, reason, candidates, inputs)
-
-
-def _choose_stores(node: ScheduleNode) -> tuple[bool, Decision]:
-    """Stores that bypass the caches save reading each line before it is overwritten, and pay for existing memory that
-    is larger than the caches. But an output may be new memory: the system zeroes its pages just before the kernel
-    writes them, and a line that is in the cache anyway is better overwritten there. (Measured on a new output of
-    64 MiB: 37 ms with ordinary stores, 53 ms streaming; on an existing one 15 and 12.) Whether the pool will have
-    memory for an output is not known when its kernel is written."""
-    reason = "an output may be new memory, whose pages are in the cache from being zeroed: streaming then costs more"
-    return False, Decision("streaming-stores", node.name, False, reason, (False, True))
 
 
 def _position_dtype(node: ScheduleNode) -> torch.dtype:

@@ -366,15 +366,40 @@ template <class S, class V, class K = AllLanes> STAX_INLINE void store_vector(S*
     using R = Vec<typename memory<S>::raw, lanes_of<V>>;
     raw_store<R>(p, narrow<R, S>(x), lanes);
 }
-// A store that bypasses the caches: for large outputs that are not read again soon. p is aligned to the vector.
-template <class S, class V> STAX_INLINE void stream(S* p, V x) {
+// A store that bypasses the caches if `past` says so: for large outputs that are not read again soon. p is aligned to
+// `aligned` lanes, which are stored at a time. Vectors cut off at the end of a row are stored as usual.
+template <class R> STAX_INLINE void raw_stream(void* p, R r) {
+    __asm__ volatile("vmovntps %1, %0" : "=m"(*(R*)p) : "v"(r));
+}
+template <bool past, int aligned, class S, class V, class K> STAX_INLINE void stream(S* p, V x, K lanes) {
+    store_vector(p, x, lanes);
+}
+template <bool past, int aligned, class S, class V> STAX_INLINE void stream(S* p, V x, AllLanes lanes = {}) {
+    if constexpr (!past) return store_vector(p, x, lanes);
     using R = Vec<typename memory<S>::raw, lanes_of<V>>;
     R r = narrow<R, S>(x);
 #if defined(__AVX512F__) || defined(__AVX2__)
-    if constexpr (sizeof(R) >= 16) check_store(p, r, ~0ull);
-    if constexpr (sizeof(R) >= 16) { __asm__ volatile("vmovntps %1, %0" : "=m"(*(R*)p) : "v"(r)); return; }
+    constexpr int lines = lanes_of<V> / aligned, bytes = sizeof(R) / lines;
+    if constexpr (bytes >= 16) {
+        check_store(p, r, ~0ull);
+        if constexpr (lines == 1) {
+            raw_stream(p, r);
+        } else {
+            Vec<typename memory<S>::raw, aligned> part[lines];
+            __builtin_memcpy(part, &r, sizeof r);
+            for (int k = 0; k < lines; ++k) raw_stream((char*)p + k * bytes, part[k]);
+        }
+        return;
+    }
 #endif
     raw_store<R>(p, r, all_lanes);
+}
+// Such stores may become visible late. Other threads wait for each other at the end of a parallel loop, which orders
+// them; the calling thread does so here.
+template <bool past> STAX_INLINE void streamed() {
+#if defined(__AVX512F__) || defined(__AVX2__)
+    if constexpr (past) __builtin_ia32_sfence();
+#endif
 }
 
 // Lane j of the result is lane from(j) of a and b put end to end. Always a constant pattern: one instruction.

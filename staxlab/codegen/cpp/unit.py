@@ -18,6 +18,7 @@ from ...schedule.records import Schedule, ScheduleNode
 from ..kernel import KernelArgument
 from .plan import LoopPlan
 from .scans import SCAN_NAMES
+from .streaming import RESIDENT
 from .types import element_bytes, identifier, stored_name
 from .values import Scope
 
@@ -131,13 +132,25 @@ def translation_unit(
     writer.emit()
     parameters = ", ".join(map(_parameter, arguments))
     result = "i64" if scope.checks else "void"
-    writer.emit(f'extern "C" {result} {name}({parameters}) {{', node.origins)
+    if scope.streams:
+        writer.emit("// resident: the outputs' pages have been there before, so that stores may bypass the caches.")
+        writer.emit("template <bool resident>")
+        writer.emit(f"static inline {result} rows({parameters}) {{", node.origins)
+    else:
+        writer.emit(f'extern "C" {result} {name}({parameters}) {{', node.origins)
     if scope.checks:
         writer.emit("    i64 failure = 0;  // remembers a subscript that is out of range", node.origins)
     writer.extend(body.lines())
+    if scope.streams:
+        writer.emit("    streamed<resident>();", node.origins)
     if scope.checks:
         writer.emit("    return failure;", node.origins)
     writer.emit("}", node.origins)
+    if scope.streams:
+        given = ", ".join(a.name for a in arguments)
+        for suffix, resident in (("", "false"), (RESIDENT, "true")):
+            call = f"{'return ' if scope.checks else ''}rows<{resident}>({given});"
+            writer.emit(f'extern "C" {result} {name}{suffix}({parameters}) {{ {call} }}', node.origins)
     return writer.lines()
 
 

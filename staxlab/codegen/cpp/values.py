@@ -14,6 +14,7 @@ one load), -1 (reversed), anything else (lane by lane), which is the whole of Se
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -45,6 +46,7 @@ class Scope:
 
     ``writers[k]`` collects the lines computed inside the k-th enclosing loop (0: before all loops), the last one those
     of the innermost body; ``level`` maps loop indices to positions in it (an index that is not listed: the last).
+    ``streamed`` are the buffers whose stores may bypass the caches, ``streams`` those some store of which does.
     """
 
     vector: Symbol | None
@@ -60,6 +62,8 @@ class Scope:
     vector_types: dict[str, tuple[str, int]] = field(default_factory=dict)
     imports: dict[str, tuple[str, int]] = field(default_factory=dict)
     checks: list[tuple[str, str]] = field(default_factory=list)
+    streamed: frozenset[str] = frozenset()
+    streams: list[str] = field(default_factory=list)
     counter: int = 0
     origins: Origins = NO_ORIGINS  # of lines that state none
 
@@ -326,7 +330,7 @@ class CppOps(Ops):
                 return
         self.scope.writers[-1].emit(f"prefetch({pointer} + {ahead.c_style()});", self.origins)
 
-    def store(self, buffer: str, index: Expr, value: CppValue, *, streamed: bool = False) -> None:
+    def store(self, buffer: str, index: Expr, value: CppValue) -> None:
         """Write a value (of the compute dtype of the buffer) at a subscript, into the innermost body."""
         pointer, stored = self.argument(buffer)
         index = self._relative(buffer, index)
@@ -340,8 +344,10 @@ class CppOps(Ops):
         lanes = self.lanes_text or "all_lanes"
         tail = "" if lanes == "all_lanes" else f", {lanes}"
         step = self._step(index)
-        if step == 1 and streamed and not tail and self._aligned(index):
-            writer.emit(f"stream({target}, {text});", self.origins)
+        whole = step == 1 and buffer in self.scope.streamed and not lanes.startswith("first")
+        if whole and 16 <= (aligned := self._aligned(index)) * stored.itemsize:
+            self.scope.streams.append(buffer)
+            writer.emit(f"stream<resident, {aligned}>({target}, {text}{tail});", self.origins)
         elif step == 1:
             writer.emit(f"store_vector({target}, {text}{tail});", self.origins)
         elif step is not None:
@@ -372,11 +378,11 @@ class CppOps(Ops):
         guards = [inside for s in index.symbols & self.indirects.keys() if (inside := self.indirects[s][1])]
         writer.emit(f"if ({' && '.join(sorted(guards))}) {text}" if guards else text, self.origins)
 
-    def _aligned(self, index: Expr) -> bool:
-        """Whether every vector along a subscript starts at a multiple of the lanes."""
+    def _aligned(self, index: Expr) -> int:
+        """At a multiple of how many lanes, at most all, every vector along a subscript starts."""
         symbols = tuple(s for s in index.symbols if s != self.scope.vector)
         parts = (index - Expr.of(self.scope.vector)).affine(symbols)
-        return parts is not None and all(part % self.scope.lanes == 0 for part in (*parts[0], parts[1]))
+        return 0 if parts is None else math.gcd(self.scope.lanes, *parts[0], parts[1])
 
     def store_positions(self, buffer: str, index: Expr, text: str) -> None:
         """Write a vector of positions, which may be narrower than the int64 in memory."""
