@@ -41,6 +41,9 @@ def _library(names: str, accuracy: str = "u10") -> dict[str, Library]:
     return {name: Library(name, accuracy, name) for name in names.split()}
 
 
+#: Functions of SLEEF's that ``staxlab_math.h`` has for itself, for float32 on x86, with the same bits.
+INLINE = {"exp": "exp"}
+
 _LOG = ("log", "abs({0})")
 _ROOT_OF_EXP = ("exp", "abs({0}) * ({element})0.5")
 _FMOD = "whole_fmod({0}, {1}, {call})"

@@ -1,7 +1,7 @@
 // Elementary operations on vectors and elements, with the semantics of PyTorch's own kernels (Section 8.1).
 //
-// V is a vector, a float, a double or an integer. Functions that need a vector library (exp, sin...) are not here:
-// generated code calls SLEEF's, which libtorch_cpu carries, or the C library's for single elements.
+// V is a vector, a float, a double or an integer. Functions that need a vector library (sin, log...) are not here, save
+// for exp: generated code calls SLEEF's, which libtorch_cpu carries, or the C library's for single elements.
 #pragma once
 #include "staxlab_simd.h"
 
@@ -139,6 +139,60 @@ template <class V> STAX_INLINE V float_floordiv(V x, V y, V f) {
     V result = select(q != V{}, whole, copysign(V{}, (V)(x / y)));
     return select(y == V{}, (V)(x / y), result);
 }
+
+// ---- The exponential function ------------------------------------------------------------------------------------------
+//
+// Every lane of a softmax, a sigmoid or a gelu is an exponential, and a call to a vector library costs more than the
+// fifteen instructions it runs: registers are saved, constants loaded anew, and neighbouring vectors wait for each other.
+// This is the method of SLEEF's expf with 1.0 ulp (Shibata and Petrogalli, 2020), whose results it has bit for bit: with
+// q the nearest integer to x/ln 2 and s = x - q ln 2, ln 2 in two parts, e^x = 2^q (1 + s + s^2 P(s)).
+
+#if defined(__AVX512VL__) || (defined(__AVX2__) && defined(__FMA__))
+#define STAX_EXP 1
+// a*b + c, rounded once
+template <class V> STAX_INLINE V fused_multiply_add(V a, V b, V c) {
+    __asm__("vfmadd213ps %2, %1, %0" : "+v"(a) : "v"(b), "v"(c));
+    return a;
+}
+// The larger and the smaller of a bound and x; x where that is NaN.
+template <class V> STAX_INLINE V at_least(V bound, V x) {
+    V r;
+    __asm__("vmaxps %2, %1, %0" : "=v"(r) : "v"(bound), "v"(x));
+    return r;
+}
+template <class V> STAX_INLINE V at_most(V bound, V x) {
+    V r;
+    __asm__("vminps %2, %1, %0" : "=v"(r) : "v"(bound), "v"(x));
+    return r;
+}
+// u * 2^q for a whole q of at most 151 in magnitude, rounded once.
+template <class V> STAX_INLINE V scale_by_power(V u, V q) {
+#if defined(__AVX512VL__)
+    V r;
+    __asm__("vscalefps %2, %1, %0" : "=v"(r) : "v"(u), "v"(q));
+    return r;
+#else
+    using I = Vec<i32, lanes_of<V>>;
+    const I whole = __builtin_convertvector(q, I), half = whole >> 1, rest = whole - half;
+    return u * (V)((half + 127) << 23) * (V)((rest + 127) << 23);
+#endif
+}
+template <class V> STAX_INLINE V exp(V x) {
+    static_assert(sizeof(element_of<V>) == 4);
+    const V clamped = at_most(splat<V>(104.0f), at_least(splat<V>(-104.0f), x));  // beyond, the result is inf or 0
+    const V q = round(clamped * 1.44269504088896340736f);
+    V s = fused_multiply_add(q, splat<V>(-0.693145751953125f), clamped);
+    s = fused_multiply_add(q, splat<V>(-1.428606765330187045e-06f), s);
+    V u = splat<V>(0.000198527617612853646278381f);
+    u = fused_multiply_add(u, s, splat<V>(0.00139304355252534151077271f));
+    u = fused_multiply_add(u, s, splat<V>(0.00833336077630519866943359f));
+    u = fused_multiply_add(u, s, splat<V>(0.0416664853692054748535156f));
+    u = fused_multiply_add(u, s, splat<V>(0.166666671633720397949219f));
+    u = fused_multiply_add(u, s, splat<V>(0.5f));
+    u = one<V>() + fused_multiply_add(s * s, u, s);
+    return scale_by_power(u, q);
+}
+#endif
 
 // ---- Where SLEEF's functions stop short --------------------------------------------------------------------------------
 //

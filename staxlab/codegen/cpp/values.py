@@ -167,6 +167,8 @@ class CppOps(Ops):
         if not vector:
             suffix = "f" if dtype == torch.float32 else ""
             return f"__builtin_{function.c_name}{suffix}({', '.join(arguments)})"
+        if function.sleef in operations.INLINE and dtype == torch.float32 and lanes >= 8 and not self.scope.neon:
+            return f"{operations.INLINE[function.sleef]}({', '.join(arguments)})"
         symbol, width = operations.sleef_symbol(function, dtype, lanes, self.scope.neon)
         arity = len(arguments)
         wide = self.scope.vector_type(dtype, width)
