@@ -34,6 +34,10 @@ MOST_CHUNKS = 64
 PREFETCH_FROM = 4 << 20
 PREFETCH_BYTES = 4096
 
+#: Kernels over tiles ask for the lines of the tile so many tiles ahead: rows a whole matrix apart are no stream that the
+#: processor would follow by itself. (Measured on x + w.t(), 4096 x 4096: 14.9 ms without, 10.6 with.)
+TILES_AHEAD = 2
+
 #: A reduction over outer loops of a matrix of this size keeps its running results in cache, a strip of one page wide;
 #: pieces of rows may leave so many partial results.
 STRIPS_FROM = 1 << 20
@@ -189,7 +193,7 @@ def plan(node: ScheduleNode, device: DeviceSpec, options: Options, bytes_read: i
     pieces = -(-extent(innermost) // (lanes * accumulators)) if innermost else 1
     parallel, along, decision = _choose_parallel(node, outer, form, chunks, pieces, work, device)
     decisions.append(decision)
-    prefetch, decision = _choose_prefetch(node, vector, tile, bytes_read)
+    prefetch, decision = _choose_prefetch(node, vector, tile, lanes, bytes_read)
     decisions.append(decision)
     order = (*outer, tile, *inner, innermost)
     decisions.append(loop_order(node, [symbol for symbol in order if symbol is not None]))
@@ -200,22 +204,22 @@ def plan(node: ScheduleNode, device: DeviceSpec, options: Options, bytes_read: i
 
 
 def _choose_prefetch(
-    node: ScheduleNode, vector: Symbol | None, tile: Symbol | None, bytes_read: int
+    node: ScheduleNode, vector: Symbol | None, tile: Symbol | None, lanes: int, bytes_read: int
 ) -> tuple[int, Decision]:
     """The processor fetches ahead by itself, but stops at page borders and has few requests under way per stream;
     asking a page ahead raises the read bandwidth of long streams. In cache it would only cost instructions."""
     inputs = (("bytes read", bytes_read), ("threshold", PREFETCH_FROM))
-    candidates = (0, PREFETCH_BYTES)
+    ahead = PREFETCH_BYTES if tile is None else TILES_AHEAD * lanes * element_bytes(node.store_dtype or torch.float32)
+    candidates = (0, ahead)
     if vector is None:
         reason = "elements are read one at a time, which memory keeps up with"
         return 0, Decision("prefetch", node.name, 0, reason, candidates, inputs)
     if bytes_read < PREFETCH_FROM:
         return 0, Decision("prefetch", node.name, 0, "what is read fits the cache", candidates, inputs)
-    if tile is not None:
-        reason = "tiles are read across rows, not as long streams"
-        return 0, Decision("prefetch", node.name, 0, reason, candidates, inputs)
     reason = "long streams from memory: cache lines are asked for one page ahead"
-    return PREFETCH_BYTES, Decision("prefetch", node.name, PREFETCH_BYTES, reason, candidates, inputs)
+    if tile is not None:
+        reason = f"the rows of a tile are no stream: they are asked for {TILES_AHEAD} tiles ahead"
+    return ahead, Decision("prefetch", node.name, ahead, reason, candidates, inputs)
 
 
 def _position_dtype(node: ScheduleNode) -> torch.dtype:

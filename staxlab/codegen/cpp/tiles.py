@@ -17,7 +17,7 @@ from ...loops.body import Statement
 from ...loops.expressions import Expr, Symbol
 from ...provenance import CodeWriter
 from .loops import Emission, captures, for_loop, pragma
-from .plan import BLOCK, extent, is_transposed
+from .plan import BLOCK, TILES_AHEAD, extent, is_transposed
 from .types import identifier
 
 
@@ -70,6 +70,9 @@ def write_tiles(emission: Emission) -> None:
             emission.writer.extend(preloads.lines())
             with emission.block(f"for (int row = 0; row < {lanes} && rows.active(row); ++row) {{"):
                 emission.emit(f"const i64 {across.name} = {across.name}_first + row;")
+                if scope.prefetch:
+                    for statement in transposed_loads(emission):
+                        _prefetch(emission, statement)
                 emission.flush(last)
         emission.emit("};")
         for symbol in (across, along):
@@ -93,6 +96,18 @@ def _preload(emission: Emission, writer: CodeWriter, statement: Statement, name:
     writer.emit(f"{kind} {name}[{plan.lanes}];  // a tile of {identifier(buffer)}, turned over", statement.origins)
     writer.emit(f"load_turned({name}, {pointer} + {first.c_style()}, {step}, rows, lanes);", statement.origins)
     scope.preloaded[buffer, index] = f"{name}[row]"
+
+
+def _prefetch(emission: Emission, statement: Statement) -> None:
+    """Ask for one row of the tile that is ``TILES_AHEAD`` tiles further along."""
+    plan, scope = emission.plan, emission.scope
+    assert plan.tile is not None and plan.vector is not None
+    buffer, index = statement.args
+    pointer, _ = scope.arguments[buffer]
+    first = Expr.of(Symbol(f"{plan.tile.name}_first", 0, plan.tile.upper))
+    row = Expr.of(Symbol("row", 0, plan.lanes - 1)) + TILES_AHEAD * plan.lanes
+    ahead = (index - scope.offsets.get(buffer, 0)).substitute({plan.tile: first, plan.vector: Expr.of(plan.vector) + row})
+    emission.emit(f"prefetch({pointer} + {ahead.c_style()});", statement.origins)
 
 
 def _call_tile(emission: Emission, across: Symbol, along: Symbol) -> None:

@@ -60,6 +60,12 @@ class Call:
     def device(self) -> str:
         return str(self.meta.device)
 
+    @property
+    def fuses_rows(self) -> bool:
+        """Whether loops that share rows will share a kernel that keeps a row in the cache: on a CPU, unless switched
+        off."""
+        return self.lowering.options.fuse and not self.lowering.device.is_gpu
+
     def is_used(self, position: int) -> bool:
         """Whether anybody reads result ``position`` of an operator with several."""
         return any(user.op == "output" or user.args[1:2] == (position,) for user in self.node.users)

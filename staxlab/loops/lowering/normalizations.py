@@ -22,6 +22,12 @@ from .values import TensorValue
 SHARED = "shared by every element of its row"
 
 
+#: The exponentials of a row of at most so many bytes are kept for its second pass, where rows share a kernel: storing
+#: and reading an element in the cache next to the core is quicker than another exponential.
+KEPT_ROW_BYTES = 64 << 10
+FEWEST_KEPT_ROWS = 64
+
+
 def _exponentials(call: Call, x: TensorValue, dim: int, wide: torch.dtype) -> tuple[TensorValue, TensorValue]:
     """The greatest element of each row and the sum of ``exp(x - greatest)``, both kept in memory."""
     greatest = call.reduction("amax", x, [dim], keepdim=True, dtype=wide)
@@ -29,6 +35,14 @@ def _exponentials(call: Call, x: TensorValue, dim: int, wide: torch.dtype) -> tu
         "sum", x, [dim], keepdim=True, dtype=wide, function=lambda ops, a, m: ops.exp(ops.sub(a, m)), extra=(greatest,)
     )
     return greatest, total
+
+
+def _keeps_rows(call: Call, x: TensorValue, dim: int, wide: torch.dtype) -> bool:
+    """Whether scheduling will let the passes over a row share a kernel, and the row is short enough to be kept."""
+    last = dim % max(x.ndim, 1) == x.ndim - 1
+    rows = x.numel // x.shape[dim] if x.ndim else 1
+    short = x.ndim > 0 and x.shape[dim] * wide.itemsize <= KEPT_ROW_BYTES
+    return call.fuses_rows and last and short and rows >= FEWEST_KEPT_ROWS
 
 
 @lowering("_safe_softmax", kind="normalization", passes=3)
@@ -53,6 +67,14 @@ def lower_softmax(call: Call, x: TensorValue, dim: int, half_to_float: bool = Fa
     if x.numel == 0:
         return call.full(0.0, call.meta.shape, call.meta.dtype)
     wide = compute_dtype(call.meta.dtype)
+    if _keeps_rows(call, x, dim, wide):
+        greatest = call.reduction("amax", x, [dim], keepdim=True, dtype=wide)
+        exponentials = call.pointwise(
+            lambda ops, a, m: ops.exp(ops.sub(a, m)), x, greatest, operand_dtype=wide, dtype=wide
+        )
+        kept = call.stored(exponentials, "a row of exponentials stays in the cache until it is divided by its sum")
+        total = call.reduction("sum", kept, [dim], keepdim=True, dtype=wide)
+        return call.pointwise(lambda ops, e, s: ops.truediv(e, s), kept, total, operand_dtype=wide)
     greatest, total = _exponentials(call, x, dim, wide)
     return call.pointwise(
         lambda ops, a, m, s: ops.truediv(ops.exp(ops.sub(a, m)), s), x, greatest, total, operand_dtype=wide
