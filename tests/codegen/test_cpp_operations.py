@@ -10,7 +10,7 @@ import torch
 from staxlab.codegen.cpp import operations
 from staxlab.loops.ops import OPERATIONS, result_dtype
 from staxlab.loops.semantics import _FUNCTIONS
-from tests.codegen.cpp_support import RUNNABLE, assert_same, pointwise, run
+from tests.codegen.cpp_support import RUNNABLE, assert_same, compile_program, pointwise, run
 
 FLOATS = (torch.float32, torch.float64)
 INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
@@ -207,3 +207,22 @@ def test_result_dtypes_agree_with_the_table():
     for name in names_for(torch.float32, 2):
         kind = result_dtype(name, (torch.float32, torch.float32))
         assert (kind == torch.bool) == (name in operations.COMPARISONS), name
+
+
+@pytest.mark.parametrize("isa", [isa for isa in RUNNABLE if isa.startswith("avx")])
+def test_exp_in_place_has_the_bits_of_the_library(monkeypatch, isa):
+    """Every exponent of both signs with mantissas spread evenly; all 2^32 arguments were tried once."""
+
+    bits = torch.arange(0, 1 << 32, 4093, dtype=torch.int64)
+    edges = [0.0, -0.0, math.inf, -math.inf, math.nan, 88.72284, 88.7229, -87.3366, -103.97, -103.98, -104, 104]
+    x = torch.cat((bits.to(torch.int32).view(torch.float32), torch.tensor(edges)))
+
+    def bits_of(text):
+        program = pointwise({"x": x}, x.shape, torch.float32, lambda ops, i: ops.exp(ops.load("x", i[0])))
+        artifact, kernels, _ = compile_program(program, isa)
+        assert text in kernels[0].source
+        return artifact.call([x])[0].nan_to_num(nan=7.0).view(torch.int32)
+
+    inline = bits_of(" = exp(")
+    monkeypatch.setattr(operations, "INLINE", {})
+    assert torch.equal(inline, bits_of("sleef_exp"))

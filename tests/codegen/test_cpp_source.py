@@ -276,17 +276,39 @@ def _sanitized_sample():
     yield pointwise({"x": torch.zeros(40)}, (61,), F32, padded), {"x": 160, "out": 244}
 
 
-@pytest.mark.skipif(RUNNABLE[0] not in ("avx512", "avx2"), reason="streaming stores are Intel instructions here")
-def test_streaming_stores_write_the_same(monkeypatch):
-    """They are not chosen while outputs are fresh memory; what they would write is right nevertheless."""
-    from staxlab.codegen.cpp import plan
+@pytest.mark.parametrize("isa", RUNNABLE)
+def test_both_entries_of_a_kernel_write_the_same(monkeypatch, isa):
+    """Stores past the caches: whole vectors, halves of them where rows are no multiple, tails, several dtypes; a kernel
+    whose outputs are small, or read again, has one entry."""
+    from staxlab.codegen.cpp import streaming
 
-    ordinary = plan._choose_stores
-    monkeypatch.setattr(plan, "_choose_stores", lambda node: (True, ordinary(node)[1]))
-    for n in (64, 77, 100_000):
-        x = torch.randn(n)
+    def both(program, x):
+        artifact, kernels, schedule = compile_program(program, isa)
+        (kernel,) = kernels
+        (launch,) = build.build(kernels, Options(), kernel.device).values()
+        expected = artifact.call([x])
+        if launch.resident is None:
+            return kernel, None
+        results = []
+        for entry in (launch, launch.resident):
+            out = torch.full_like(expected[0], 3)
+            entry.argtypes = launch.argtypes
+            entry(*(t.data_ptr() for t in (x, out)))
+            results.append(out)
+        assert_same(results[0], expected[0])
+        return kernel, results[1]
+
+    large = torch.randn(1 << 10)
+    assert both(pointwise({"x": large}, large.shape, F32, lambda ops, i: ops.load("x", i[0])), large)[1] is None
+    monkeypatch.setattr(streaming, "STREAM_FROM", 1)
+    for shape in ((64,), (77,), (100_000,), (37, 8), (37, 24), (129, 40), (33, 16)):
+        x = torch.randn(shape)
         for dtype in (F32, torch.float64, torch.bfloat16):
-            program = pointwise({"x": x}, (n,), dtype, lambda ops, i, d=dtype: ops.to_dtype(ops.load("x", i[0]), d))
-            artifact, kernels, _ = compile_program(program)
-            assert "stream(" in kernels[0].source or n == 77
-            assert_same(artifact.call([x])[0], x.to(dtype))
+            def compute(ops, i, d=dtype, step=shape[-1]):
+                return ops.to_dtype(ops.load("x", i[0] * step + i[1] if len(i) == 2 else i[0]), d)
+
+            kernel, result = both(pointwise({"x": x}, shape, dtype, compute), x)
+            found = {d.topic: d for d in kernel.decisions}["streaming-stores"]
+            assert found.choice == ("stream<resident" in kernel.source)
+            if result is not None:
+                assert_same(result, x.to(dtype))

@@ -45,7 +45,7 @@ def generate_fused(
     local = {buffer: _row_buffer(node, buffer) for buffer in node.private}
     shared = kernel_scope(schedule, arguments, device)
     shared.arguments |= {buffer: (place.name, schedule.layouts[buffer].dtype) for buffer, place in local.items()}
-    shared.streamed, stores = streamed_buffers(schedule, node)
+    shared.streamed, stores = streamed_buffers(schedule, node, device)
     body = CodeWriter()
     plans: list[LoopPlan] = []
     planned: list[PlannedLoops] = []

@@ -80,7 +80,7 @@ def generate_kernel(
     empty_reduction = node.kind == "reduction" and node.reduction_numel == 0
     scope = kernel_scope(schedule, arguments, device)
     scope.origins = node.origins
-    scope.streamed, stores = streamed_buffers(schedule, node)
+    scope.streamed, stores = streamed_buffers(schedule, node, device)
     emission_writer = CodeWriter()
     if node.is_empty:
         emission_writer.emit("// an empty box of subscripts: there is nothing to compute", node.origins)

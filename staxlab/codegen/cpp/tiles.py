@@ -106,7 +106,8 @@ def _prefetch(emission: Emission, statement: Statement) -> None:
     pointer, _ = scope.arguments[buffer]
     first = Expr.of(Symbol(f"{plan.tile.name}_first", 0, plan.tile.upper))
     row = Expr.of(Symbol("row", 0, plan.lanes - 1)) + TILES_AHEAD * plan.lanes
-    ahead = (index - scope.offsets.get(buffer, 0)).substitute({plan.tile: first, plan.vector: Expr.of(plan.vector) + row})
+    place = {plan.tile: first, plan.vector: Expr.of(plan.vector) + row}
+    ahead = (index - scope.offsets.get(buffer, 0)).substitute(place)
     emission.emit(f"prefetch({pointer} + {ahead.c_style()});", statement.origins)
 
 
