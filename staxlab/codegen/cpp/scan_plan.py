@@ -77,7 +77,7 @@ def plan_scan(node: ScheduleNode, device: DeviceSpec, options: Options, bytes_re
     work = cost * node.numel * node.reduction_numel
     parallel, along, decision = _choose_parallel(node, outer, "outer", 1, pieces, work, device)
     decisions.append(decision)
-    prefetch, decision = _choose_prefetch(node, vector, None, bytes_read)
+    prefetch, decision = _choose_prefetch(node, vector, None, lanes, bytes_read)
     decisions.append(decision)
     return LoopPlan(
         form, tuple(outer), (axis,) if form == "outer" else (), vector, axis if form == "inner" else vector, lanes,
