@@ -28,7 +28,7 @@ DLPACK_TYPES: dict[torch.dtype, tuple[int, int]] = {
 }  # fmt: skip
 
 #: Which interface of the extension this module speaks (`native.h` has the same number).
-INTERFACE = 3
+INTERFACE = 4
 
 #: How many arguments a kernel may take (`launch.c` and Python's own ctypes have the same number).
 MOST_ARGUMENTS = 1024

@@ -12,7 +12,7 @@
 #include "pool.h"
 
 /* Raised whenever Python and the extension must be of one make; `__init__.py` has the same number. */
-enum { INTERFACE = 3 };
+enum { INTERFACE = 4 };
 
 extern const Exchange *exchange;  /* set by `connect` */
 extern PyTypeObject *tensor_type; /* torch.Tensor */

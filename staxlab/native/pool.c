@@ -186,6 +186,7 @@ void pool_give(Block *block) {
         leaving = block;
     } else {
         leaving = evict(now.limit - block->capacity);
+        block->resident = true;
         link_block(block);
     }
     pthread_mutex_unlock(&lock);

@@ -22,6 +22,7 @@ typedef struct Block {
     void *memory;
     size_t capacity; /* bytes */
     int size_class;
+    bool resident; /* it has been in use before: its pages are there */
     struct Block *above, *below; /* in the stack of its size class */
     struct Block *older, *newer; /* among all blocks at rest */
 } Block;

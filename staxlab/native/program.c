@@ -8,6 +8,7 @@
 #include <string.h>
 
 enum { INSIDE_VALUES = 64, INSIDE_ARGUMENTS = 32, INSIDE_TEMPLATES = 16 };
+enum { CACHE_LINE = 64 }; /* bytes; no vector is wider */
 
 Counters counters;
 PyTypeObject *program_type;
@@ -206,10 +207,23 @@ static int take(Run *run, const Step *step) {
     return 0;
 }
 
+/* Whether the pages of a value's memory are there already, and its vectors begin with cache lines. What the caller or an
+   operator made has been written before, or will be when the call is repeated. */
+static bool is_resident(const Run *run, int number) {
+    const Value *value = &run->value[number];
+    if ((uintptr_t)value->address % CACHE_LINE) return false;
+    if (value->home) return value->home->resident;
+    const ValuePlan *plan = number < run->table->inputs ? NULL : plan_of(run, number);
+    return !plan || plan->from == DELIVERED || (plan->from == SHARED && is_resident(run, plan->root));
+}
+
 static inline int64_t run_kernel(Run *run, const Step *step) {
     for (Py_ssize_t k = 0; k < step->arguments.count; k++)
         run->argument[k] = run->value[step->arguments.number[k]].address;
-    return launch(step->kernel, step->arguments.count, run->argument);
+    void (*kernel)(void) = step->past_caches ? step->past_caches : step->kernel;
+    for (Py_ssize_t k = 0; step->past_caches && k < step->overwritten.count; k++)
+        if (!is_resident(run, step->overwritten.number[k])) kernel = step->kernel;
+    return launch(kernel, step->arguments.count, run->argument);
 }
 
 /* What a step gives back. Tensors need the interpreter and stay for later where it is not `held`. */

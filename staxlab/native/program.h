@@ -56,6 +56,8 @@ typedef struct Step {
     Py_ssize_t stretch;    /* so many steps from this one on need no interpreter and are long: 0 if they do or are not */
     /* KERNEL */
     void (*kernel)(void);
+    void (*past_caches)(void); /* the same for outputs whose pages are there; NULL if there is no other */
+    Values overwritten;        /* whose pages decide */
     Values arguments;
     bool is_long;
     PyObject *report;      /* number of the failure -> raises; NULL if the kernel reports none */

@@ -103,13 +103,17 @@ static int read_templates(Program *self, PyObject *tuple, Template **templates, 
     return 0;
 }
 
-/* (KERNEL, takes, gives, address, arguments, is long, report or None) */
+/* (KERNEL, takes, gives, address, arguments, is long, report or None[, address for resident outputs, these]) */
 static int read_kernel(Program *self, PyObject *item, Step *step) {
-    PyObject *takes, *gives, *arguments, *report;
-    unsigned long long kernel;
+    PyObject *takes, *gives, *arguments, *report, *overwritten = NULL;
+    unsigned long long kernel, past_caches = 0;
     int is_long;
-    if (!PyArg_ParseTuple(item, "iOOKOpO", &step->kind, &takes, &gives, &kernel, &arguments, &is_long, &report)) return -1;
+    if (!PyArg_ParseTuple(item, "iOOKOpO|KO", &step->kind, &takes, &gives, &kernel, &arguments, &is_long, &report,
+                          &past_caches, &overwritten))
+        return -1;
     step->kernel = (void (*)(void))(uintptr_t)kernel;
+    step->past_caches = (void (*)(void))(uintptr_t)past_caches;
+    if (overwritten && read_values(overwritten, 0, self->values, &step->overwritten)) return -1;
     step->is_long = is_long;
     if (report != Py_None) step->report = Py_NewRef(report);
     if (read_values(arguments, 0, self->values, &step->arguments)) return -1;
@@ -415,6 +419,7 @@ static int program_clear(Program *self) {
         PyMem_Free(step->takes.number);
         PyMem_Free(step->gives.number);
         PyMem_Free(step->arguments.number);
+        PyMem_Free(step->overwritten.number);
         step->takes = step->gives = step->arguments = (Values){NULL, 0};
     }
     self->steps = 0;

@@ -129,7 +129,7 @@ def anonymous(kernel: Kernel) -> Kernel:
     return dataclasses.replace(kernel, name=ENTRY, lines=tuple(Line(text) for text in texts if text.strip()))
 
 
-_COMMENT = re.compile(r"\s*//[^"]*$")
+_COMMENT = re.compile(r"\s*//[^\"]*$")
 
 
 @lru_cache(maxsize=1)

@@ -134,7 +134,11 @@ class _Builder:
         address = ctypes.cast(getattr(launch, "entry", launch), ctypes.c_void_p).value
         arguments = tuple(self.number[argument.buffer] for argument in kernel.arguments)
         is_long = kernel.launch.get("work", 0) >= KEEP_LOCK_BELOW
-        return _KERNEL, takes, gives, address, arguments, is_long, getattr(launch, "report", None)
+        other = getattr(launch, "entry", launch).resident
+        past_caches = 0 if other is None else ctypes.cast(other, ctypes.c_void_p).value
+        overwritten = tuple(self.number[buffer] for buffer in kernel.launch.get("resident", ()))
+        report = getattr(launch, "report", None)
+        return _KERNEL, takes, gives, address, arguments, is_long, report, past_caches, overwritten
 
     def operator(self, node: ScheduleNode) -> tuple:
         """(what to call, templates of its arguments, keywords, what it delivers)."""

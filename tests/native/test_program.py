@@ -564,3 +564,27 @@ def test_the_regions_that_are_measured_are_what_they_are_called():
     for name in parts:
         a, b = timed[f"{name}, C"]()[0], timed[f"{name}, Python"]()[0]
         assert torch.equal(a, b) and a.stride() == b.stride()
+
+
+def test_stores_go_past_the_caches_where_pages_are_there_already():
+    """A kernel with two entries is called by the second for memory that the pool hands out again and for the caller's
+    own, and by the first for new memory and for addresses inside a cache line."""
+    calls = []
+    signature = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)
+    entries = [signature(lambda x, out, n=name: calls.append(n)) for name in ("ordinary", "past caches")]
+    layout = (1 << 20, native.DLPACK_TYPES[torch.float32], (1 << 18,), (1,))
+    first, second = map(address, entries)
+    kernel = (KERNEL, (1,), (), first, (0, 1), False, None, second, (1,))
+    program = native.Program(1, (0, 0, 0), ((OWN, layout, 0, 0, None),), (kernel,), ((TENSOR, 1),), None, ())
+    native.clear()
+    x = torch.zeros(1 << 18)
+    held = program([x])
+    assert calls == ["ordinary"]
+    del held
+    program([x])
+    assert calls == ["ordinary", "past caches"]
+    over_input = (KERNEL, (), (), first, (0, 0), False, None, second, (0,))
+    program = native.Program(1, (0, 0, 0), (), (over_input,), ((TENSOR, 0),), None, ())
+    program([x])
+    program([x[1:]])
+    assert calls[2:] == ["past caches", "ordinary"]
