@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import datetime
+
 import pytest
 import torch
 
@@ -42,9 +44,9 @@ def test_a_step_lights_up_what_it_fills(page, pages):
 
 
 def test_it_plays_when_asked_and_stops_at_the_end(page, pages):
+    page.clock.install(time=datetime.datetime(2026, 1, 1))
     page.goto(pages["lanes"])
-    page.clock.install()
-    page.reload()
+    page.clock.pause_at(datetime.datetime(2026, 1, 2))  # from here on time passes only in run_for
     slider, play = page.locator(".sx-steps-slider"), page.get_by_role("button", name="Play")
     last = int(slider.get_attribute("max"))
     assert slider.input_value() == str(last)  # nothing moves by itself
