@@ -304,7 +304,10 @@ def draw(results: dict[str, dict[str, Any]], path: Path) -> Path:
     title = "Main-memory traffic of fusion partitions"
     axes.set_title(title)
     colour_axes(axes, colours)
-    axes.legend(loc="lower right", facecolor=colours["background"], labelcolor=colours["text"])
+    ticks = [tick for tick in (1, 2, 3, 4, 6, 8, 12, 16, 24, 32) if tick <= 1.2 * axes.get_xlim()[1]]
+    axes.set_xticks(ticks, map(str, ticks))
+    axes.set_xticks([], minor=True)
+    figure.legend(loc="outside upper right", ncols=2, facecolor=colours["background"], labelcolor=colours["text"])
     worst = max(row["relative_gap"] for row in results.values())
     optimal = sum(not row["relative_gap"] for row in results.values())
     said = f"{len(names)} programs; greedy fusion is optimal on {optimal}, and at most {worst:.1%} above the optimum"
