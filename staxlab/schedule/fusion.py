@@ -97,8 +97,13 @@ Score = Callable[[Pair], tuple]
 
 
 def score(pair: Pair) -> tuple:
-    """Vertical before horizontal, then the bytes that need not be moved, then nearness in the order of the program."""
-    return (pair.kind == "vertical", pair.bytes_saved, -pair.distance)
+    """The order of magnitude of what need not be moved, in powers of 16; among pairs that save about as much, vertical
+    before horizontal, then the bytes, then nearness in the order of the program.
+
+    Section 7.3 has the kind first. That merges a small sum with its reader before two kernels that both walk over a
+    large matrix, and may leave these at different rows: on the backward of a layer norm it moves 1.6 times the least.
+    """
+    return (pair.bytes_saved.bit_length() // 4, pair.kind == "vertical", pair.bytes_saved, -pair.distance)
 
 
 class Fusion:

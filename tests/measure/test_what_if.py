@@ -121,7 +121,7 @@ def test_example_7_2_on_both_devices():
 
 
 def test_the_table_starts_with_the_compilation_and_knows_its_alternatives():
-    compilation, _ = explained(three_shared, (7, 33), (33,))
+    compilation, _ = explained(three_shared, (7, 33), (33,), fuse=False)  # one kernel moves the same either way
     table = realization_table(compilation)
     assert table.values == ("sigmoid", "tanh", "sub")
     assert [d.choice for d in table.decisions] == [table.outcomes[0].chosen(v) for v in table.values]

@@ -191,6 +191,8 @@ def plan(node: ScheduleNode, device: DeviceSpec, options: Options, bytes_read: i
     if tile is not None:
         chunks = -(-extent(tile) // BLOCK)
     pieces = -(-extent(innermost) // (lanes * accumulators)) if innermost else 1
+    if form == "outer" and not strips:  # what is left over of the columns follows the shared loop
+        pieces = extent(innermost) // (lanes * accumulators)
     parallel, along, decision = _choose_parallel(node, outer, form, chunks, pieces, work, device)
     decisions.append(decision)
     prefetch, decision = _choose_prefetch(node, vector, tile, lanes, bytes_read)

@@ -281,16 +281,30 @@ template <class V> STAX_INLINE V shift_right(V x, V y) {
 
 // ---- Reductions over lanes: halves are merged until one lane is left, the same tree every time --------------------
 
-template <class V> STAX_INLINE auto halves_low(V v) {
-    Vec<element_of<V>, lanes_of<V> / 2> h;
-    __builtin_memcpy(&h, &v, sizeof(h));
+// Half of a vector. Copying it through memory instead would keep a lone accumulator there for the whole loop.
+template <int... k> struct places {};
+template <int n, int... k> struct first_places : first_places<n - 1, n - 1, k...> {};
+template <int... k> struct first_places<0, k...> { using type = places<k...>; };
+#if defined(__has_builtin)
+#if __has_builtin(__builtin_shufflevector)
+#define STAX_SHUFFLES
+#endif
+#endif
+template <int begin, class V, int... k> STAX_INLINE auto half_from(V v, places<k...>) {
+#ifdef STAX_SHUFFLES
+    return (Vec<element_of<V>, sizeof...(k)>)__builtin_shufflevector(v, v, (k + begin)...);
+#else
+    Vec<element_of<V>, sizeof...(k)> h;
+    __builtin_memcpy(&h, (const char*)&v + begin * sizeof(element_of<V>), sizeof(h));
     return h;
+#endif
 }
-template <class V> STAX_INLINE auto halves_high(V v) {
-    Vec<element_of<V>, lanes_of<V> / 2> h;
-    __builtin_memcpy(&h, (const char*)&v + sizeof(h), sizeof(h));
-    return h;
+template <int begin, class V> STAX_INLINE auto half(V v) {
+    if constexpr (lanes_of<V> == 2) return (element_of<V>)v[begin];
+    else return half_from<begin>(v, typename first_places<lanes_of<V> / 2>::type{});
 }
+template <class V> STAX_INLINE auto halves_low(V v) { return half<0>(v); }
+template <class V> STAX_INLINE auto halves_high(V v) { return half<(int)lanes_of<V> / 2>(v); }
 #define STAX_LANES(name, expression)                                                        \
     template <class V> STAX_INLINE element_of<V> name(V v) {                                \
         if constexpr (is_scalar<V>) return v;                                               \
