@@ -64,7 +64,7 @@ def test_rounding_differences_of_ill_conditioned_rows_are_no_errors():
     reference = harness._reference(case, [x])
     other_order = x / x.flip(-1).cumsum(-1)[:, -1:]
     eager_error = harness._error((case.function(x),), reference)
-    assert harness._agrees(harness._error((other_order,), reference), eager_error, reference)
+    assert harness._agrees(harness._error((other_order,), reference), eager_error, 4096)
 
 
 def test_missing_and_failing_peers_are_reported(silent):
