@@ -21,20 +21,66 @@ from .values import TensorValue
 
 SHARED = "shared by every element of its row"
 
-
 #: The exponentials of a row of at most so many bytes are kept for its second pass, where rows share a kernel: storing
 #: and reading an element in the cache next to the core is quicker than another exponential.
 KEPT_ROW_BYTES = 64 << 10
 FEWEST_KEPT_ROWS = 64
 
+#: A row of more bytes than this does not stay in the cache between two passes. It is cut into blocks of about so many
+#: elements, which do.
+LONG_ROW_BYTES = 512 << 10
+BLOCK_ELEMENTS = 16 << 10
+BLOCK_MULTIPLE = 16  # elements of a cache line
+
 
 def _exponentials(call: Call, x: TensorValue, dim: int, wide: torch.dtype) -> tuple[TensorValue, TensorValue]:
     """The greatest element of each row and the sum of ``exp(x - greatest)``, both kept in memory."""
+    if size := _block(call, x, dim, wide):
+        return _exponentials_in_blocks(call, x, size, wide)
     greatest = call.reduction("amax", x, [dim], keepdim=True, dtype=wide)
     total = call.reduction(
         "sum", x, [dim], keepdim=True, dtype=wide, function=lambda ops, a, m: ops.exp(ops.sub(a, m)), extra=(greatest,)
     )
     return greatest, total
+
+
+def _block(call: Call, x: TensorValue, dim: int, wide: torch.dtype) -> int:
+    """Elements of the blocks that a long row is cut into; 0 if it is short, has no divisor of that kind, or if blocks
+    would be too few to be fused."""
+    if not call.fuses_rows or x.ndim == 0 or dim % x.ndim != x.ndim - 1 or x.shape[-1] * wide.itemsize < LONG_ROW_BYTES:
+        return 0
+    sizes = range(BLOCK_ELEMENTS, BLOCK_ELEMENTS // 16, -BLOCK_MULTIPLE)
+    size = next((size for size in sizes if x.shape[-1] % size == 0), 0)
+    return size if size and x.numel // size >= FEWEST_KEPT_ROWS else 0
+
+
+def _exponentials_in_blocks(
+    call: Call, x: TensorValue, size: int, wide: torch.dtype
+) -> tuple[TensorValue, TensorValue]:
+    """The same in one pass over memory: the two values of each block, which the cache holds meanwhile, and then of all
+    blocks. Pairs (m, d) of a greatest element and a sum relative to it are merged by Proposition 9.1:
+    ``(max(m, n), d exp(m - max(m, n)) + e exp(n - max(m, n)))`` (Milakov and Gimelshein, 2018).
+
+    A block of nothing but minus infinity has the sum 0, relative to any number: 0 is taken, since infinities cancel to
+    NaN. Where the whole row is like that, merging gives the NaN of eager execution.
+    """
+    lead, count = x.shape[:-1], x.shape[-1] // size
+    last = len(lead)
+    cut = x.seen(reshaped(x.shape, (*lead, count, size)))
+    highest = call.reduction("amax", cut, [last + 1], keepdim=True, dtype=wide)
+
+    def relative(ops, a, m):
+        zero, lowest = ops.constant(0.0, wide), ops.constant(-math.inf, wide)
+        return ops.exp(ops.sub(a, ops.where(ops.eq(m, lowest), zero, m)))
+
+    sums = call.reduction("sum", cut, [last + 1], keepdim=True, dtype=wide, function=relative, extra=(highest,))
+    greatest = call.reduction("amax", highest, [last, last + 1], keepdim=True, dtype=wide)
+    total = call.reduction(
+        "sum", sums, [last, last + 1], keepdim=True, dtype=wide,
+        function=lambda ops, d, m, g: ops.mul(d, ops.exp(ops.sub(m, g))), extra=(highest, greatest),
+    )  # fmt: skip
+    one = (*lead, 1)
+    return greatest.seen(reshaped(greatest.shape, one)), total.seen(reshaped(total.shape, one))
 
 
 def _keeps_rows(call: Call, x: TensorValue, dim: int, wide: torch.dtype) -> bool:
