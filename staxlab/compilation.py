@@ -73,6 +73,7 @@ class Compilation:
     each set of results (numbers of forward outputs) to which no upstream gradient came. With ``double_backward``,
     ``gradients`` has the compilations of the gradient as a program of its own, made where it was to be differentiated.
     ``source`` is the graph a compilation starts from that has no captured one (the gradient, for a second derivative).
+    ``owned_inputs`` are those that the call may let go of after their last reader: what was saved for a backward half.
     ``derivative`` is "jvp" or "hvp" where it is not the function itself that is computed (:mod:`staxlab.derivatives`).
     """
 
@@ -92,6 +93,7 @@ class Compilation:
     source: GraphModule | None = field(default=None, repr=False)
     trains: bool = False
     derivative: str | None = None
+    owned_inputs: frozenset[str] = frozenset()
     backwards: dict[frozenset[int], Compilation] = field(default_factory=dict, repr=False)
     gradients: list[Compilation] = field(default_factory=list, repr=False)
 

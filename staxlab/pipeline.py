@@ -101,7 +101,7 @@ def _loops(compilation: Compilation) -> Any:
 def _schedule(compilation: Compilation) -> Any:
     from .schedule.dependencies import schedule
 
-    return schedule(compilation.loops, compilation.device, compilation.options)
+    return schedule(compilation.loops, compilation.device, compilation.options, compilation.owned_inputs)
 
 
 def _kernels(compilation: Compilation) -> Any:
@@ -394,12 +394,14 @@ def compile_backward(
     ``undefined`` are the numbers of forward outputs to which no upstream gradient comes; the result is kept in
     ``compilation.backwards`` under them. Failures are treated as those of :func:`compile_region`.
     """
-    from .autodiff.split import only_gradients, prune_tangents
+    from .autodiff.split import only_gradients, prune_tangents, saved_names
 
     half = Compilation(f"{compilation.name}, backward", compilation.target, compilation.options, compilation.device)
     graph, places = only_gradients(prune_tangents(compilation.partition, undefined))
     half.records["operators"] = graph
     half.last = compilation.last
+    if not graph.write_backs and not has_subscripts(graph.module):  # nobody looks at the inputs afterwards
+        half.owned_inputs = saved_names(graph, compilation.partition.places)
     if half.last != "operators":
         _run_stages(half, _after("operators"), warned)
     run, count = _half_executor(half), len(compilation.joint.primals)

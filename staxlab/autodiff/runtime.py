@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -95,8 +95,8 @@ class TrainingRegion:
         values = (*inputs, *delivered)
         return [values[position] for position in self.saved_places]
 
-    def gradients(self, saved: Sequence[torch.Tensor], upstream: Sequence[torch.Tensor | None]) -> tuple[Any, ...]:
-        """Run the backward: one gradient, or None, for each primal."""
+    def gradients(self, saved: list[torch.Tensor], upstream: Sequence[torch.Tensor | None]) -> tuple[Any, ...]:
+        """Run the backward: one gradient, or None, for each primal. ``saved`` is empty afterwards."""
         given = [tangent for tangent in upstream if tangent is not None]
         undefined, layouts = _NOTHING, self.layouts
         if len(given) < len(upstream):
@@ -105,13 +105,21 @@ class TrainingRegion:
             layouts = tuple(layout for tangent, layout in pairs if tangent is not None)
         if every_operation_counts(given):
             return tuple(self.interpreted(undefined)([*saved, *given]))
-        given = map(_with_layout, given, layouts)
-        return tuple(self.backward(undefined)([*saved, *given]))
+        run = self.backward(undefined)
+        saved.extend(map(_with_layout, given, layouts))
+        return tuple(run(_handed_over(saved)))
 
 
 def every_operation_counts(tensors: Sequence[torch.Tensor]) -> bool:
     """Whether compiled code must not stand in for the operations: inside a transform or mode, or on batched tensors."""
     return must_run_eagerly() or True in map(_is_batched, tensors)
+
+
+def _handed_over(values: list[Any]) -> Iterator[Any]:
+    """The values of a list, which is empty when the last one has been taken: nobody holds them but who took them."""
+    values.reverse()
+    while values:
+        yield values.pop()
 
 
 _NOTHING: frozenset[int] = frozenset()
@@ -191,7 +199,11 @@ def _function_of(region: TrainingRegion) -> type[torch.autograd.Function]:
             kept = ctx.saved_tensors if keeps else ()
             if ctx.hooked is not None:
                 kept = tuple(map(_unpacked, kept, ctx.hooked))
-            saved = kept[:read]
+            saved = list(kept[:read])
+            if region.second is None:
+                del kept
+                if keeps:  # unless the graph is retained; what the backward has read, nobody needs
+                    ctx.maybe_clear_saved_tensors()
             if not torch.is_grad_enabled():
                 return region.gradients(saved, tangents)
             # create_graph=True: what is returned must have a graph of its own

@@ -246,6 +246,13 @@ def only_gradients(backward: OperatorGraph) -> tuple[OperatorGraph, tuple[int, .
     return replace(backward, module=GraphModule(graph, backward.module.constants), memories=memories), places
 
 
+def saved_names(backward: OperatorGraph, places: Sequence[tuple[str, int]]) -> frozenset[str]:
+    """The inputs of a backward graph that were made for it: saved values and results, not the caller's primals.
+    ``places`` says where each comes from (:attr:`Partition.places`); upstream gradients come after them."""
+    kept = zip(backward.graph.placeholders, places, strict=False)
+    return frozenset(node.name for node, (source, _) in kept if source != "primal")
+
+
 # -- undefined upstream gradients -------------------------------------------------------------------------------------
 
 

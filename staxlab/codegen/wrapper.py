@@ -24,6 +24,7 @@ from ..loops.ir import BufferArgument, Layout, OutputReference
 from ..options import Options
 from ..provenance import NO_ORIGINS, CodeWriter, Origins
 from ..schedule.memory_plan import Placement
+from ..schedule.owned_inputs import last_uses
 from ..schedule.placement import plan_memory
 from ..schedule.records import Schedule, ScheduleNode
 from .cpp.types import identifier
@@ -45,6 +46,7 @@ class _WrapperWriter:
 
     def __init__(self, schedule: Schedule, kernels: KernelSet):
         self.schedule = schedule
+        self.last_uses = last_uses(schedule)
         self.memory = schedule.memory or plan_memory(
             schedule.nodes, schedule.program, schedule.device, schedule.layouts
         )
@@ -165,6 +167,7 @@ class _WrapperWriter:
         dead = sorted(self.name(root) for root in memory.release[position])
         if memory.arena_span is not None and memory.arena_span[1] == position:
             dead.append("arena")
+        dead += map(self.name, self.last_uses[position])
         if dead:
             self.writer.emit(f"del {', '.join(dead)}", node.origins)
 

@@ -202,7 +202,7 @@ static int try_line(Line *line, PyObject *const *args, Py_ssize_t count, Answere
     outcome = -1;
     if (Py_TYPE(line->run) == program_type) {
         bool as_tuple = line->rebuild != Py_None || program_outputs((Program *)line->run) != 1;
-        *result = program_run((Program *)line->run, addresses, objects, as_tuple);
+        *result = program_run((Program *)line->run, addresses, objects, as_tuple, NULL);
     } else {
         PyObject *flat = list_of(objects, line->tensors);
         if (!flat) goto done;

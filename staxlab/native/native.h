@@ -53,7 +53,7 @@ extern PyType_Spec program_spec;
 Py_ssize_t program_inputs(const Program *program), program_outputs(const Program *program);
 /* The results for inputs at these addresses: the result itself if there is one, else a tuple. `objects` are the input
    tensors. */
-PyObject *program_run(Program *program, void **addresses, PyObject *const *objects, bool as_tuple);
+PyObject *program_run(Program *program, void **addresses, PyObject *const *objects, bool as_tuple, PyObject **owned);
 
 /* -- calls: ambient.c, line.c, entry.c ---------------------------------------------------------------------------- */
 

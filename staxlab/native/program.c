@@ -26,6 +26,8 @@ typedef struct {
     Value *value;
     void **argument;
     Block *arena;
+    PyObject **owned; /* the inputs, where the call may let go of them */
+    Py_ssize_t given;
     size_t lacking; /* bytes that could not be had */
 } Run;
 
@@ -233,8 +235,16 @@ static inline void give(Run *run, const Step *step, bool held) {
         run->arena = NULL;
     }
     for (Py_ssize_t k = 0; k < step->gives.count; k++) {
-        Value *value = &run->value[step->gives.number[k]];
-        if (held) {
+        int number = step->gives.number[k];
+        Value *value = &run->value[number];
+        if (number < run->table->inputs) { /* only of a program that owns its inputs; constants stay */
+            if (held && run->owned && number < run->given) {
+                PyObject *input = run->owned[number];
+                run->owned[number] = Py_NewRef(Py_None);
+                value->tensor = NULL;
+                Py_DECREF(input);
+            }
+        } else if (held) {
             let_go(value);
         } else if (value->block) {
             pool_give(value->block);
@@ -371,12 +381,12 @@ static void explain(const Program *self, PyObject *const *objects) {
     Py_XDECREF(better);
 }
 
-PyObject *program_run(Program *self, void **addresses, PyObject *const *objects, bool as_tuple) {
+PyObject *program_run(Program *self, void **addresses, PyObject *const *objects, bool as_tuple, PyObject **owned) {
     const Program *table = self->table;
     Value inside_values[INSIDE_VALUES];
     void *inside_arguments[INSIDE_ARGUMENTS];
     Py_ssize_t given = program_inputs(self);
-    Run run = {.table = table, .value = inside_values, .argument = inside_arguments};
+    Run run = {.table = table, .value = inside_values, .argument = inside_arguments, .owned = owned, .given = given};
     bool many_values = table->values > INSIDE_VALUES, many_arguments = table->room > INSIDE_ARGUMENTS;
     if (many_values) run.value = PyMem_Malloc(sizeof(Value) * (size_t)table->values);
     if (many_arguments) run.argument = PyMem_Malloc(sizeof(void *) * (size_t)table->room);
@@ -419,13 +429,13 @@ unheld:
 }
 
 /* program(inputs), for callers that know nothing of autocast: a graph of operators has autocast's casts among its nodes. */
-static PyObject *call_outside_autocast(Program *self, void **addresses, PyObject *const *objects) {
+static PyObject *call_outside_autocast(Program *self, void **addresses, PyObject **objects) {
     int is_on = self->no_autocast && self->table->operators ? ambient_autocast() : 0;
     if (is_on < 0) return NULL;
-    if (!is_on) return program_run(self, addresses, objects, true);
+    if (!is_on) return program_run(self, addresses, objects, true, objects);
     PyObject *guard = PyObject_CallNoArgs(self->no_autocast);
     PyObject *entered = guard ? PyObject_CallMethod(guard, "__enter__", NULL) : NULL;
-    PyObject *result = entered ? program_run(self, addresses, objects, true) : NULL;
+    PyObject *result = entered ? program_run(self, addresses, objects, true, objects) : NULL;
     if (entered) {
         PyObject *type, *error, *traceback;
         PyErr_Fetch(&type, &error, &traceback);

@@ -168,7 +168,7 @@ static int read_step(Program *self, PyObject *item, Step *step) {
     }
     step->kind = (int)PyLong_AsLong(PyTuple_GET_ITEM(item, 0));
     if (read_values(PyTuple_GET_ITEM(item, 1), self->inputs, self->values, &step->takes) ||
-        read_values(PyTuple_GET_ITEM(item, 2), self->inputs, self->values, &step->gives))
+        read_values(PyTuple_GET_ITEM(item, 2), 0, self->values, &step->gives))
         return -1;
     for (Py_ssize_t k = 0; k < step->takes.count; k++)
         if (self->value[step->takes.number[k] - self->inputs].from == DELIVERED) {
@@ -196,7 +196,8 @@ static int refuse(const Order *order, int number, const char *what) {
 }
 
 static int check_read(const Order *order, int number) {
-    if (number < order->program->inputs) return 0;
+    if (number < order->program->inputs) /* of an input it says that it was given back */
+        return order->there[number] ? refuse(order, number, "read after it was given back") : 0;
     const ValuePlan *plan = &order->program->value[number - order->program->inputs];
     if (!order->there[number]) return refuse(order, number, "read where it is not there");
     if (plan->from == ARENA && !order->has_arena) return refuse(order, number, "read where there is no arena");
@@ -225,7 +226,7 @@ static int check_step(Order *order, const Step *step) {
         if (check_read(order, step->arguments.number[k])) return -1;
     if (check_templates(order, step->template, step->templates)) return -1;
     for (Py_ssize_t k = 0; k < step->deliveries; k++) order->there[step->delivery[k].value] = true;
-    for (Py_ssize_t k = 0; k < step->gives.count; k++) order->there[step->gives.number[k]] = false;
+    for (Py_ssize_t k = 0; k < step->gives.count; k++) order->there[step->gives.number[k]] = step->gives.number[k] < self->inputs;
     order->has_arena &= step != self->arena_last;
     return 0;
 }

@@ -20,6 +20,7 @@ from ..codegen.kernel import Kernel, KernelSet
 from ..codegen.wrapper import in_layout
 from ..loops.ir import BufferArgument, Layout, OutputReference
 from ..schedule.memory_plan import Placement
+from ..schedule.owned_inputs import last_uses
 from ..schedule.records import Schedule, ScheduleNode
 from .build import KEEP_LOCK_BELOW
 
@@ -50,6 +51,7 @@ class _Builder:
         if schedule.memory is None:
             raise Unsuitable("its memory has not been planned")
         self.schedule, self.launchers, self.memory = schedule, launchers, schedule.memory
+        self.last_uses = last_uses(schedule)
         self.number = {name: position for position, name in enumerate(schedule.inputs)}
         for node in schedule.nodes:
             for name in node.buffers:
@@ -112,8 +114,10 @@ class _Builder:
         return placement.root != name or placement.kind == "arena"
 
     def gives(self, position: int) -> tuple[int, ...]:
+        """What is let go of after a node: allocations, and inputs that are left to the call."""
         numbers = (self.number[name] for name in self.memory.release[position])
-        return tuple(number for number in numbers if number >= len(self.schedule.inputs))
+        made = (number for number in numbers if number >= len(self.schedule.inputs))
+        return (*made, *(self.number[name] for name in self.last_uses[position]))
 
     # -- steps -------------------------------------------------------------------------------------------------------
 

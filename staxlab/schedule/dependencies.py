@@ -36,29 +36,31 @@ from .programs import ProgramFusion
 from .records import Schedule, ScheduleNode, buffers_read, extern_arguments
 
 
-def schedule(program: LoopProgram, device: DeviceSpec, options: Options) -> Schedule:
+def schedule(
+    program: LoopProgram, device: DeviceSpec, options: Options, owned: frozenset[str] = frozenset()
+) -> Schedule:
     """Order the buffers a program's outputs need and describe each as a node; fuse them, by the rules of the device
     (:mod:`.fusion`, :mod:`.programs`), on a CPU with column sums in two steps where that saves traffic
-    (:mod:`.column_blocks`).
+    (:mod:`.column_blocks`). ``owned`` are inputs the call may let go of.
 
     Raises ScheduleError if a buffer is read before it is computed.
     """
-    found = _scheduled(program, device, options)
+    found = _scheduled(program, device, options, owned)
     if options.fuse and not device.is_gpu:
-        found = in_blocks(found, lambda changed: _scheduled(changed, device, options))
+        found = in_blocks(found, lambda changed: _scheduled(changed, device, options, owned))
     return found
 
 
-def _scheduled(program: LoopProgram, device: DeviceSpec, options: Options) -> Schedule:
+def _scheduled(program: LoopProgram, device: DeviceSpec, options: Options, owned: frozenset[str]) -> Schedule:
     layouts = {b.name: b.layout for b in (*program.inputs, *program.buffers)}
     kept = single_nodes(program)
     decisions: tuple[Decision, ...] = ()
     if options.fuse:
         rules = partial(ProgramFusion, device=device) if device.is_gpu else Fusion
         kept, decisions = fuse(kept, layouts, escaping(kept, program), rules=rules)
-    kept, memory, ordered = in_best_order(kept, program, device, layouts)
+    kept, memory, ordered = in_best_order(kept, program, device, layouts, owned)
     last = _last_readers(kept, program)
-    return Schedule(tuple(kept), program, device, layouts, last, decisions + ordered, memory)
+    return Schedule(tuple(kept), program, device, layouts, last, decisions + ordered, memory, owned)
 
 
 def single_nodes(program: LoopProgram) -> list[ScheduleNode]:

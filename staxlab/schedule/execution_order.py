@@ -9,7 +9,7 @@ than that of the order there is, so that most programs keep theirs.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ..loops.ir import Layout, LoopProgram
@@ -17,13 +17,16 @@ from ..operators.basis import has_effect
 from ..options import Decision, DeviceSpec
 from .lifetimes import Step
 from .memory_plan import MemoryPlan
-from .orders import RULES, OrderProblem, best_order, exact, is_forest, tree_order
+from .orders import RULES, Order, OrderProblem, best_order, exact, is_forest, tree_order
 from .placement import plan_memory, storage_bytes
 from .records import Schedule, ScheduleNode, buffers_read
 
 #: Sets of nodes the search may look at while a program is compiled, and the longest schedule that is looked at at all.
 STATES = 2_000
 MOST_NODES = 400
+
+#: Up to so many nodes a second plan is made although no order has a lower peak by Definition 7.5.
+FEW_NODES = 80
 
 
 def node_has_effect(node: ScheduleNode) -> bool:
@@ -85,23 +88,57 @@ def _pairs(nodes: Sequence[ScheduleNode], program: LoopProgram, home: Mapping[st
 
 
 def in_best_order(
-    nodes: list[ScheduleNode], program: LoopProgram, device: DeviceSpec, layouts: Mapping[str, Layout]
-) -> tuple[list[ScheduleNode], MemoryPlan, tuple[Decision, ...]]:
-    """The nodes in the order whose memory plan has the lowest peak of those tried, that plan, and why."""
+    nodes: list[ScheduleNode], program: LoopProgram, device: DeviceSpec, layouts: Mapping[str, Layout],
+    owned: frozenset[str] = frozenset(),
+) -> tuple[list[ScheduleNode], MemoryPlan, tuple[Decision, ...]]:  # fmt: skip
+    """The nodes in the order whose memory plan has the lowest peak of those tried, that plan, and why. Inputs that are
+    ``owned`` by the call count until their last reader has run."""
     plan = plan_memory(nodes, program, device, layouts)
     if not 2 < len(nodes) <= MOST_NODES:
         return nodes, plan, ()
-    best, decision = best_order(order_problem(nodes, program, layouts), STATES)
+    held = {name: storage_bytes(layouts[name]) for name in sorted(owned)}
+    problem = _with_inputs(order_problem(nodes, program, layouts), held)
+    best, decision = best_order(problem, STATES)
     if decision.choice == decision.candidates[0]:
-        return nodes, plan, (decision,)
-    changed = [nodes[k] for k in best.positions]
+        if not held or len(nodes) > FEW_NODES:
+            return nodes, plan, (decision,)
+        # Reuse in place lowers some peaks and not others: orders that tie without it may differ with it.
+        best, decision = _fewest_bytes_left(problem, decision)
+    changed = [nodes[k - bool(held)] for k in best.positions[bool(held) :]]
     other = plan_memory(changed, program, device, layouts)
-    facts = (*decision.inputs, ("peak as planned", plan.peak_bytes), ("peak of the other plan", other.peak_bytes))
-    if other.peak_bytes < plan.peak_bytes:
+    peaks = (_peak(nodes, plan, held), _peak(changed, other, held))
+    facts = (*decision.inputs, ("peak as planned", peaks[0]), ("peak of the other plan", peaks[1]))
+    if peaks[1] < peaks[0]:
         kept = Decision("order", "schedule", decision.choice, decision.reason, decision.candidates, facts)
         return changed, other, (kept,)
     reason = "with reuse in place the order of the program needs no more"
     return nodes, plan, (Decision("order", "schedule", decision.candidates[0], reason, decision.candidates, facts),)
+
+
+def _with_inputs(problem: OrderProblem, held: Mapping[str, int]) -> OrderProblem:
+    """The problem with a first step that brings the inputs which are let go of on the way."""
+    if not held:
+        return problem
+    first = Step("inputs", (), tuple(held))
+    pairs = {(first.name, step.name) for step in problem.steps}
+    return replace(
+        problem, steps=(first, *problem.steps), sizes={**problem.sizes, **held}, ordered=problem.ordered | pairs
+    )
+
+
+def _fewest_bytes_left(problem: OrderProblem, decision: Decision) -> tuple[Order, Decision]:
+    name = "fewest bytes left"
+    positions = tuple(RULES[name](problem))
+    return Order(positions, problem.peak(positions)), replace(decision, choice=name, reason=f"by the rule {name!r}")
+
+
+def _peak(nodes: Sequence[ScheduleNode], plan: MemoryPlan, held: Mapping[str, int]) -> int:
+    """The most bytes at once of a plan and of what is still held of the inputs."""
+    last = {name: position for position, node in enumerate(nodes) for name in buffers_read(node) if name in held}
+    return max(
+        live + sum(size for name, size in held.items() if last.get(name, 0) >= position)
+        for position, live in enumerate(plan.live_bytes)
+    )
 
 
 @dataclass(frozen=True)

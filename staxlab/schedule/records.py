@@ -124,7 +124,8 @@ class ScheduleNode:
 class Schedule:
     """Nodes in execution order; ``layouts`` of every buffer and input by name; ``last_reader`` maps an intermediate
     buffer to the position of the node after which it may be freed; ``memory`` says where every buffer stands (None
-    only where a schedule was put together by hand)."""
+    only where a schedule was put together by hand). ``owned`` are inputs that the caller leaves to the call, which lets
+    go of each after its last reader."""
 
     nodes: tuple[ScheduleNode, ...]
     program: LoopProgram
@@ -133,6 +134,7 @@ class Schedule:
     last_reader: dict[str, int]
     decisions: tuple[Decision, ...] = ()
     memory: MemoryPlan | None = None
+    owned: frozenset[str] = frozenset()
 
     @property
     def inputs(self) -> tuple[str, ...]:
