@@ -397,9 +397,8 @@ def compile_backward(
     from .autodiff.split import only_gradients, prune_tangents, saved_names
 
     half = Compilation(f"{compilation.name}, backward", compilation.target, compilation.options, compilation.device)
-    graph, places = only_gradients(prune_tangents(compilation.partition, undefined))
-    half.records["operators"] = graph
-    half.last = compilation.last
+    half.records["operators"], places = only_gradients(prune_tangents(compilation.partition, undefined))
+    half.last, graph = compilation.last, half.operators
     if not graph.write_backs and not has_subscripts(graph.module):  # nobody looks at the inputs afterwards
         half.owned_inputs = saved_names(graph, compilation.partition.places)
     if half.last != "operators":

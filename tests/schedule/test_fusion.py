@@ -65,7 +65,7 @@ def test_without_the_option_every_buffer_has_a_kernel():
 def test_what_stays_in_the_kernel_has_no_memory():
     compilation = explained(ONE_KERNEL["softmax"][0], X)
     (node,) = compilation.schedule.nodes
-    assert node.private == ("buf0", "buf1") and node.buffers == ("buf2",)
+    assert node.private == ("buf0", "buf1", "buf2") and node.buffers == ("buf3",)
     assert compilation.kernels.bytes_moved == 2 * X.nbytes
     assert "buf0 = " not in compilation.wrapper.source
 
