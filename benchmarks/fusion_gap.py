@@ -30,7 +30,7 @@ from staxlab.schedule.fusion import Pair, Score
 FORMAT = "staxlab-fusion-gap-1"
 ROWS, WIDTH = 2048, 1024
 
-#: Scores for the next merge. The first is the compiler's.
+#: Scores for the next merge that are tried beside the compiler's. The first is Section 7.3's.
 SCORES: dict[str, Score] = {
     "kind, bytes, nearness": lambda pair: (pair.kind == "vertical", pair.bytes_saved, -pair.distance),
     "bytes, kind, nearness": lambda pair: (pair.bytes_saved, pair.kind == "vertical", -pair.distance),

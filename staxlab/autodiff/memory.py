@@ -12,8 +12,8 @@ writes it to the last one that reads it, both included, and
   was handed and what it needed in between is released after both;
 * in a compiled region a value has a storage only if it has to be in memory: it is kept or returned, a routine of
   PyTorch's or a reduction writes it, or one of its readers does not fuse with it. The region is *one* node of the graph
-  that autograd runs (Section 5.6), so all it keeps is released together, after its backward. A value that is computed
-  again starts just before its first reader.
+  that autograd runs (Section 5.6), but its backward lets go of what was kept for it value by value, each after its last
+  reader. A value that is computed again starts just before its first reader.
 
 Results and gradients belong to the caller and stay. Inputs and constants are there anyway, and are counted apart. This
 is a model of what has to be in memory, not a measurement: Python variables may hold a tensor of eager execution longer
@@ -22,7 +22,7 @@ than its readers need it, and allocators round sizes up.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
@@ -292,8 +292,14 @@ class _Model:
         storages = [
             Storage(f"{node.name}_before", _bytes(node), 0, self.end, True) for node in self.modified & {*parts.saved}
         ]
-        storages += self._side(self.steps[: self.turn], self.position.__getitem__, self.results, set(parts.saved))
-        storages += self._side(backward, self._first_uses(recomputed).__getitem__, self.gradients, set())
+        until: dict[Node, int] = {}
+        later = [*self._side(backward, self._first_uses(recomputed).__getitem__, self.gradients, {}, until)]
+        released = {
+            node: max((until[reader] for reader in self.readers(node) if reader in until), default=self.end)
+            for node in parts.saved
+        }
+        storages += self._side(self.steps[: self.turn], self.position.__getitem__, self.results, released, {})
+        storages += later
         storages += self.upstream(lambda node: self.end)
         return Occupancy(name, len(self.steps), tuple(storages))
 
@@ -306,12 +312,13 @@ class _Model:
         return when
 
     def _side(
-        self, calls: Sequence[Node], when: Callable[[Node], int], escaping: Collection[Node], saved: Collection[Node]
-    ) -> Iterator[Storage]:
-        """The storages of one graph. What a fused operator reads is read for as long as its own result is: it is
-        computed wherever that is needed."""
+        self, calls: Sequence[Node], when: Callable[[Node], int], escaping: Collection[Node],
+        saved: Mapping[Node, int], until: dict[Node, int],
+    ) -> Iterator[Storage]:  # fmt: skip
+        """The storages of one graph; ``saved`` are those kept for the other one, and when it lets go of them. What a
+        fused operator reads is read for as long as its own result is: it is computed wherever that is needed. Fills
+        ``until`` with the last step in which each operator runs."""
         here = set(calls)
-        until: dict[Node, int] = {}  # the last step in which an operator runs
         for call in reversed(calls):
             start = until[call] = when(call)
             for value in self.values_of(call):
@@ -319,7 +326,8 @@ class _Model:
                 stop = max([start, *(until[reader] for reader in readers)])
                 kept = value in saved
                 if kept or value in escaping:
-                    yield Storage(value.name, _bytes(value), start, self.end, kept)
+                    end = self.end if value in escaping else saved[value]
+                    yield Storage(value.name, _bytes(value), start, end, kept)
                 elif self._is_written(value, readers):
                     yield Storage(value.name, _bytes(value), start, stop)
                 else:

@@ -66,30 +66,31 @@ Proofs are taken apart into claims that can run, and a rubric for the rest:
 * a derivation: ``derivation``, each step refuted by numbers or proved with SymPy (``algebra``);
 * the argument in words: a ``Prose`` field with a ``Rubric``.
 
-===============  =====================================================================================================
-module           what it knows
-===============  =====================================================================================================
-``frame``        the verbs: check, hint, statement, rubric, history
-``exercise``     what an exercise is; discovery
-``answers``      typed answer fields, and what to say about a malformed answer
-``judges``       from an answer to a verdict
-``feedback``     verdicts, points per part, the terminal text; ``render`` the same as HTML
-``formula``      formulas as text, parsed without eval, computed exactly
-``algebra``      chains of steps; the only module that uses SymPy
-``claims``       counterexample search with shrinking
-``machine``      a two-level memory that counts transfers
-``schedules``    Proposition 1.1 as claims that run on it
-``dispatching``  compiled versions under a key, guards or gates that are broken on purpose
-``slicing``      graphs that count how they are walked, for Algorithm 3.1
-``networks``     rematerialization networks and feasible sets on compiled programs, for Definitions 5.1 and 5.2
-``rubrics``      what a reader looks for in prose
-``limits``       calling student functions with a time limit
-``variants``     from a student to a seed to values
-``records``      the student's file
-``truth``        right answers from the package's own models
-``mutation``     perturbed answers that a checker must reject
-``notebook``     the builder of ``exercises/*.ipynb``
-===============  =====================================================================================================
+=================  =====================================================================================================
+module             what it knows
+=================  =====================================================================================================
+``frame``          the verbs: check, hint, statement, rubric, history
+``exercise``       what an exercise is; discovery
+``answers``        typed answer fields, and what to say about a malformed answer
+``judges``         from an answer to a verdict
+``feedback``       verdicts, points per part, the terminal text; ``render`` the same as HTML
+``formula``        formulas as text, parsed without eval, computed exactly
+``algebra``        chains of steps; the only module that uses SymPy
+``claims``         counterexample search with shrinking
+``machine``        a two-level memory that counts transfers
+``schedules``      Proposition 1.1 as claims that run on it
+``dispatching``    compiled versions under a key, guards or gates that are broken on purpose
+``slicing``        graphs that count how they are walked, for Algorithm 3.1
+``networks``       rematerialization networks and feasible sets on compiled programs, for Definitions 5.1 and 5.2
+``fusion_graphs``  graphs of kernels and partitions of their nodes, as students write them, for Definition 7.3
+``rubrics``        what a reader looks for in prose
+``limits``         calling student functions with a time limit
+``variants``       from a student to a seed to values
+``records``        the student's file
+``truth``          right answers from the package's own models
+``mutation``       perturbed answers that a checker must reject
+``notebook``       the builder of ``exercises/*.ipynb``
+=================  =====================================================================================================
 """
 
 from __future__ import annotations

@@ -50,6 +50,9 @@ static inline void fence() {
 
 namespace {
 
+// Lines are asked for one page ahead, as generated kernels do: the processor's own prefetching stops at page borders.
+static inline void ahead(const float* p) { __builtin_prefetch(p + 1024); }
+
 // The sum of all elements: one read each. Eight running sums hide the latency of the addition.
 float read_all(const float* from, int64_t count, int32_t threads) {
     float total = 0;
@@ -58,7 +61,10 @@ float read_all(const float* from, int64_t count, int32_t threads) {
         const int64_t blocks = count / BLOCK, begin = blocks * part / threads, end = blocks * (part + 1) / threads;
         vec sums[UNROLL] = {};
         for (const float* p = from + begin * BLOCK; p < from + end * BLOCK; p += LANES * UNROLL)
-            for (int k = 0; k < UNROLL; k++) sums[k] += *(const vec*)(p + k * LANES);
+            for (int k = 0; k < UNROLL; k++) {
+                ahead(p + k * LANES);
+                sums[k] += *(const vec*)(p + k * LANES);
+            }
         for (int k = 1; k < UNROLL; k++) sums[0] += sums[k];
         for (int lane = 0; lane < LANES; lane++) total += sums[0][lane];
     }
@@ -76,11 +82,11 @@ float read_all(const float* from, int64_t count, int32_t threads) {
     }
 
 void copy_ordinary(float* to, const float* from, int64_t count, int32_t threads) {
-    FOR_EACH_BLOCK(*(vec*)(to + at + k * LANES) = *(const vec*)(from + at + k * LANES))
+    FOR_EACH_BLOCK(ahead(from + at + k * LANES); *(vec*)(to + at + k * LANES) = *(const vec*)(from + at + k * LANES))
 }
 
 void copy_streaming(float* to, const float* from, int64_t count, int32_t threads) {
-    FOR_EACH_BLOCK(stream((vec*)(to + at + k * LANES), *(const vec*)(from + at + k * LANES)))
+    FOR_EACH_BLOCK(ahead(from + at + k * LANES); stream((vec*)(to + at + k * LANES), *(const vec*)(from + at + k * LANES)))
 }
 
 void write_ordinary(float* to, float value, int64_t count, int32_t threads) {

@@ -158,13 +158,21 @@ class Schedule:
 
     def bytes_read(self, node: ScheduleNode) -> int:
         """Bytes a node reads: each buffer once, however many accesses it has to it."""
+        if self.is_written_back(node):
+            return 0
         per_buffer: dict[str, int] = {}
         for access in node.loads:
             whole = self.layouts[access.buffer].storage_elements * self.layouts[access.buffer].dtype.itemsize
             per_buffer[access.buffer] = min(whole, per_buffer.get(access.buffer, 0) + self.bytes_of(access))
         return sum(per_buffer.values())
 
+    def is_written_back(self, node: ScheduleNode) -> bool:
+        """Whether a copy into an input has nothing left to copy, since its source stands there."""
+        return self.memory is not None and node.name in self.memory.written_back
+
     def bytes_written(self, node: ScheduleNode) -> int:
+        if self.is_written_back(node):
+            return 0
         return sum(self.bytes_of(access) for access in node.writes)
 
     def format(self) -> str:

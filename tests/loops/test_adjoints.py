@@ -496,9 +496,9 @@ def test_adjoints_in_triton(dtype):
 def test_adjoints_over_rows_in_triton():
     g, x, w = torch.randn(5, 24), torch.randn(5, 24), torch.randn(24)
     bound = {"rtol": 1e-5, "atol": 1e-5}
-    assert interpreted(lambda g, y: aten._softmax_backward_data(g, y, 1, g.dtype), g, x.softmax(1), **bound) == 2
+    assert interpreted(lambda g, y: aten._softmax_backward_data(g, y, 1, g.dtype), g, x.softmax(1), **bound) == 1
     _, *statistics = aten.native_layer_norm(x, [24], w, w, 1e-5)
-    assert 5 == interpreted(
+    assert 2 == interpreted(
         lambda g, x, m, r, w: aten.native_layer_norm_backward(g, x, [24], m, r, w, w, [True] * 3),
         g, x, *statistics, w, **bound,
     )  # fmt: skip
