@@ -25,14 +25,18 @@ from .records import Schedule, ScheduleNode, buffers_read
 STATES = 2_000
 MOST_NODES = 400
 
+#: Operators that raise where an integer is divided by zero.
+DIVISIONS = frozenset({"aten::floor_divide", "aten::div", "aten::remainder", "aten::fmod"})
+
 #: Up to so many nodes a second plan is made although no order has a lower peak by Definition 7.5.
 FEW_NODES = 80
 
 
 def node_has_effect(node: ScheduleNode) -> bool:
-    """Whether a node is run for more than its value: a write into an input, a draw of random numbers, a check."""
+    """Whether a node is run for more than its value: a write into an input, a draw of random numbers, a check, an error."""
     if node.extern is not None:
-        return has_effect(node.extern.operator, node.extern.args)
+        divides = node.extern.operator._schema.name in DIVISIONS and not node.store_dtype.is_floating_point
+        return divides or has_effect(node.extern.operator, node.extern.args)
     return any(part.body is not None and part.body.may_fail for part in node.members or (node,))
 
 

@@ -13,6 +13,7 @@ legal, and every pair that is not keeps the rule that says why:
 ``rows``     too few rows: a reduction that is cut into pieces would lose its parallel work
 ``cache``    a row does not fit the second-level cache, so nothing would be found there
 ``size``     the kernel would have too many members for one source file
+``order``    a subscript would be checked before a call of PyTorch's that comes first and may fail as well
 
 Among the legal merges the best is taken, merged, and the rest weighed again, until none is left. What "best" means is a
 function, :func:`score`, that may be replaced.
@@ -122,6 +123,7 @@ class Fusion:
         self.merges: list[Pair] = []
         self.nodes = {node.name: node for node in nodes}
         self.rules = Legality(layouts, nodes)
+        self.calls = [(node.name, self.position[node.name]) for node in nodes if node.extern is not None]
         self.readers: dict[str, set[str]] = {}
         for node in nodes:
             for access in node.reads:
@@ -199,7 +201,20 @@ class Fusion:
             return replace(pair, rule="size", reason=f"more than {MOST_MEMBERS} members")
         if self._path_between(first, second):
             return replace(pair, rule="path", reason="a third kernel stands between the two")
+        if call := self._overtaken(first.members + second.members):
+            return replace(pair, rule="order", reason=f"a check would come before {call}, which may fail first")
         return self._aligned(pair)
+
+    def _overtaken(self, members: tuple[ScheduleNode, ...]) -> str:
+        """A call of PyTorch's that a member with a check (a subscript that may be out of range) would move ahead of, if
+        all members ran where the first of them stands; "" if there is none. Errors come in the order of the program."""
+        start = min(self.position[node.name] for node in members)
+        for node in members:
+            if node.body is not None and node.body.may_fail:
+                for call, position in self.calls:
+                    if start < position < self.position[node.name]:
+                        return call
+        return ""
 
     def _touched(self, group: Group, buffer: str) -> int:
         accesses = [a for node in group.members for a in node.reads + node.writes if a.buffer == buffer]

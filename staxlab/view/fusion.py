@@ -36,6 +36,7 @@ RULES = {
     "rows": ("r", "too few rows"),
     "cache": ("c", "a row does not fit the cache"),
     "size": ("z", "too much for one kernel"),
+    "order": ("o", "an error would come too early"),
     "lanes": ("l", "neighbouring lanes would touch distant elements"),
     "registers": ("g", "a row is not held, and would be read again"),
     "gain": ("0", "nothing would be saved"),
