@@ -33,7 +33,7 @@ FEW_NODES = 80
 
 
 def node_has_effect(node: ScheduleNode) -> bool:
-    """Whether a node is run for more than its value: a write into an input, a draw of random numbers, a check, an error."""
+    """Whether a node is run for more than its value: a write into an input, a draw of random numbers, an error."""
     if node.extern is not None:
         divides = node.extern.operator._schema.name in DIVISIONS and not node.store_dtype.is_floating_point
         return divides or has_effect(node.extern.operator, node.extern.args)
