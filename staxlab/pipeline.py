@@ -403,8 +403,8 @@ def compile_backward(
         half.owned_inputs = saved_names(graph, compilation.partition.places)
     if half.last != "operators":
         _run_stages(half, _after("operators"), warned)
-    run, count = _half_executor(half), len(compilation.joint.primals)
-    half.executor = run and (lambda inputs: _spread(run(inputs), places, count))
+    run, count, owns = _half_executor(half), len(compilation.joint.primals), bool(half.owned_inputs)
+    half.executor = run and (lambda inputs: _spread(run(inputs if owns else [*inputs]), places, count))
     _warn_about_fallbacks(half, warned)
     compilation.backwards[undefined] = half
     return half

@@ -99,6 +99,19 @@ def test_hooks_on_saved_tensors_see_every_value(path):
         assert torch.equal(mine, theirs)
 
 
+def test_a_subscript_that_went_bad_is_explained_in_the_backward(path):
+    """A backward with subscripts owns nothing: who explains the error looks at its inputs once more."""
+    x, at = torch.randn(5, 3, requires_grad=True), torch.tensor([1, 2])
+    compiled = staxlab.compile(lambda x, at: (x[at] * 2).sum())
+    loss = compiled(x, at)
+    loss.backward()
+    assert not compiled.versions[0].compilation.backward.schedule.owned
+    loss = compiled(x, at)
+    at.data[0] = 9  # behind autograd's back
+    with pytest.raises(staxlab.SubscriptError, match="index 9 at position"):
+        loss.backward()
+
+
 @pytest.mark.slow
 def test_no_training_step_needs_more_memory_than_eager():
     """Counted by the allocator, without the pool, whose blocks are up to an eighth larger than what is asked for."""

@@ -10,7 +10,6 @@ innermost.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -192,17 +191,16 @@ def _accesses(part: PlannedLoops, sizes: dict[str, int]) -> tuple[list[_Access],
         for access in accesses:
             if access.buffer not in sizes:
                 continue  # a row on the thread's stack, which is always in the first-level cache
-            if _is_affine(access.index, node.body.symbols if node.body else ()):
+            if _is_known(access.index):
                 known.append(_Access(access, role, sizes.get(access.buffer, stored)))
             else:
                 left_out.append(f"{role} {access.buffer}[{access.index}]")
     return known, left_out
 
 
-def _is_affine(index: Expr, symbols: tuple[Symbol, ...]) -> bool:
-    return all(symbol in symbols or not symbol.name.startswith("indirect") for symbol in index.symbols) and not any(
-        symbol.name.startswith("indirect") for symbol in index.symbols
-    )
+def _is_known(index: Expr) -> bool:
+    """Whether no part of a subscript is data."""
+    return not any(symbol.name.startswith("indirect") for symbol in index.symbols)
 
 
 def _symbols(part: PlannedLoops) -> tuple[Symbol, ...]:
@@ -257,8 +255,8 @@ def _partner(part: PlannedLoops, innermost: Symbol, accesses: list[_Access]) -> 
 def _steps(index: Expr, along: Symbol, across: Symbol | None, lanes: int, count: int) -> Iterator[Touch]:
     """``count`` vectors of ``lanes`` elements: along one index, one after the other across another or further along."""
     zero = {symbol.name: 0 for symbol in index.symbols}
-    for step, place in itertools.islice(enumerate(range(count)), count):
-        values = zero | ({across.name: place} if across is not None else {})
+    for step in range(count):
+        values = zero | ({across.name: step} if across is not None else {})
         start = 0 if across is not None else step * lanes
         if start + lanes > extent(along):
             return
