@@ -175,6 +175,18 @@ def test_hidden_stages_say_how_much_of_them_is_linked(explorer):
     assert explorer.locator('.sx-tab[data-show="decisions"] .sx-badge').inner_text() == ""
 
 
+def test_the_buttons_stay_where_they_are(explorer):
+    """A button that moves between the press and the release of the pointer gets no click."""
+    places = "[...document.querySelectorAll('.sx-tab')].map((e) => Object.values(e.getBoundingClientRect().toJSON()))"
+    before = explorer.evaluate(places)
+    node(explorer, "capture", "%add").hover()
+    explorer.wait_for_selector(".sx-linked")
+    assert explorer.locator('.sx-tab[data-show="asm"] .sx-badge').is_visible()
+    assert explorer.evaluate(places) == before
+    explorer.locator('.sx-tab[data-show="asm"]').click()
+    assert explorer.evaluate(places) == before
+
+
 def test_a_click_pins_and_a_second_one_lets_go(explorer):
     line(explorer, "kernels", "tmp0 + tmp1").click()
     node(explorer, "capture", "%sum").hover()
