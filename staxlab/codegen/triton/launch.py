@@ -42,10 +42,10 @@ class Launch:
         return dim.numel > 0 and dim.numel % self.blocks[dim.block_name] == 0
 
 
-def bytes_in_flight_wanted(device: DeviceSpec) -> int:
-    """Little's law per multiprocessor: latency times bandwidth over the number of multiprocessors."""
+def bytes_in_flight_wanted(device: DeviceSpec, latency: float = LATENCY) -> int:
+    """Little's law per multiprocessor: latency (seconds) times bandwidth over the number of multiprocessors."""
     bandwidth = device.nominal_bandwidth or 3.35e12
-    return int(LATENCY * bandwidth / max(device.multiprocessors, 1))
+    return int(latency * bandwidth / max(device.multiprocessors, 1))
 
 
 def choose_launch(form: Form, name: str, element_bytes: int, device: DeviceSpec) -> Launch:
