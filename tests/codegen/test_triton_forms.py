@@ -8,8 +8,13 @@ import torch
 pytest.importorskip("triton")
 
 from staxlab.codegen.triton import tiling
+from staxlab.codegen.triton.launch import configured
+from staxlab.errors import CodegenError
 from staxlab.loops.expressions import ZERO
+from staxlab.options import Options
+from staxlab.schedule.dependencies import schedule
 from tests.codegen.triton_support import (
+    SM90,
     example_1_1,
     example_6_1,
     interpret_program,
@@ -61,6 +66,55 @@ def test_example_6_1_is_two_dimensional_and_right():
     assert decision.choice == "2-D"
     x, y = torch.randn(40, 70), torch.randn(70, 40)
     assert torch.equal(interpret_program(example_6_1(70, 40), {"x": x, "y": y}), x.t() + y)
+
+
+def three_orders(a: int, b: int, c: int):
+    """``x.permute(2, 0, 1) * y.permute(1, 2, 0) + z``, z of shape [a, b, c]: each operand steps by one along a loop of
+    its own."""
+    tensors = {"x": torch.randn(b, c, a), "y": torch.randn(c, a, b), "z": torch.randn(a, b, c)}
+
+    def compute(ops, i):
+        x, y = ops.load("x", a * c * i[1] + a * i[2] + i[0]), ops.load("y", a * b * i[2] + b * i[0] + i[1])
+        return ops.add(ops.mul(x, y), ops.load("z", b * c * i[0] + c * i[1] + i[2]))
+
+    expected = tensors["x"].permute(2, 0, 1) * tensors["y"].permute(1, 2, 0) + tensors["z"]
+    return program(tensors, (a, b, c), compute, torch.float32), tensors, expected
+
+
+def test_three_orders_of_dimensions_make_a_box():
+    """Every access is coalesced, which no rectangle achieves."""
+    p, tensors, expected = three_orders(20, 33, 17)
+    (kernel,) = kernels_of(p)
+    (decision,) = [d for d in kernel.decisions if d.topic == "tiling"]
+    assert decision.choice == "3-D" and "box" in decision.reason
+    scores = dict(decision.inputs)
+    whole = scores["bytes coalesced by i0 x i1 x i2"]
+    assert whole == 4 * 4 * 20 * 33 * 17 > max(v for title, v in scores.items() if title.count(" x ") < 2)
+    for prefix, numel in (("z", 20), ("y", 33), ("x", 17)):
+        assert f"{prefix}numel = {numel}" in kernel.source
+    assert kernel.source.count("[:, None, None]") == kernel.source.count("[None, None, :]") == 1
+    assert "tl.program_id(2) * ZBLOCK" in kernel.source and min(kernel.launch["grid"]) > 1
+    assert torch.equal(interpret_program(p, tensors), expected)
+
+
+@pytest.mark.parametrize("extents", [(7, 40, 40), (40, 7, 40), (40, 40, 7), (3, 3, 3), (1, 30, 30), (0, 9, 9)])
+def test_a_box_whose_edges_would_be_thin_stays_a_rectangle(extents):
+    p, tensors, expected = three_orders(*extents)
+    (kernel,) = kernels_of(p)
+    assert "ZBLOCK" not in kernel.source
+    assert torch.equal(interpret_program(p, tensors), expected)
+
+
+def test_a_box_of_more_instances_than_a_grid_has_stays_a_rectangle():
+    p, *_ = three_orders(8, 8, 8)
+    scheduled = schedule(p, SM90, Options())
+    loops = scheduled.nodes[0].body.indices
+    assert (1, 2) in list(tiling._cuts(loops, dict.fromkeys(loops, 8)))
+    assert (1, 2) not in list(tiling._cuts(loops, dict.fromkeys(loops, 8) | {loops[0]: 1 << 20}))
+    with pytest.raises(CodegenError, match="grid"):
+        form = tiling.choose_form(scheduled, scheduled.nodes[0])
+        object.__setattr__(form.space.dims[0], "extents", (70000,))
+        configured(form, "op0", 4, SM90, {"ZBLOCK": 1, "YBLOCK": 8, "XBLOCK": 8}, 1)
 
 
 def test_aligned_accesses_need_one_dimension():

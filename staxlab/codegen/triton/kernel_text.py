@@ -20,12 +20,12 @@ from ...provenance import CodeWriter, Line, Origins
 from ...schedule.records import Schedule, ScheduleNode
 from ..kernel import KernelArgument
 from .handler import BlockValue, Emission, TritonOps
-from .launch import GRID_LIMIT, Launch
+from .launch import Launch
 from .operations import HELPERS, helper_closure
 from .reductions import INDEX_PADDING, RowReduction, neutral_element
 from .scans import write_scan
 from .scatters import is_atomic, write_scatter
-from .space import BlockDim
+from .space import GRID_LIMIT, BlockDim
 from .tiling import Form
 
 
@@ -228,9 +228,9 @@ class KernelWriter:
         return self.space.used_names(self.space.flatten(expression) for expression in expressions)
 
     def _program_index(self, head: CodeWriter, dim: BlockDim, used: set[str]) -> None:
-        axis = 1 if dim.prefix == "y" else 0
-        number = f"tl.program_id({axis})"
-        if dim.prefix == "y" and -(-dim.numel // self.launch.blocks["YBLOCK"]) > GRID_LIMIT:
+        number = f"tl.program_id({'xyz'.index(dim.prefix)})"
+        instances = -(-dim.numel // self.launch.blocks[dim.block_name])
+        if dim.prefix == "y" and len(self.space.dims) == 2 and instances > GRID_LIMIT:
             number = "(tl.program_id(1) + tl.program_id(2) * tl.num_programs(1))"
         if self.form.wide:
             number += ".to(tl.int64)"

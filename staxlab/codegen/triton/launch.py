@@ -18,13 +18,13 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+from ...errors import CodegenError
 from ...options import Decision, DeviceSpec
-from .space import BlockDim
+from .space import GRID_LIMIT, BlockDim
 from .tiling import LANES_ACROSS, PERSISTENT_INNER, PERSISTENT_OUTER, STEP_INNER, STEP_OUTER, Form, next_power_of_two
 
 LATENCY = 600e-9  # seconds from a load to its data, the chapter's estimate
 STEP_LANES = 512  # elements of a row held whole that a warp takes, sixteen to a lane
-GRID_LIMIT = 65535  # largest second grid dimension
 
 
 @dataclass(frozen=True)
@@ -53,6 +53,8 @@ def choose_launch(form: Form, name: str, element_bytes: int, device: DeviceSpec)
     wanted = 2 * max(device.multiprocessors, 1)
     if form.kind == "pointwise" and len(form.space.dims) == 1:
         blocks, warps = _one_dimension(form.space.dims[0].numel, wanted)
+    elif form.kind == "pointwise" and len(form.space.dims) == 3:
+        blocks, warps = _box({dim.block_name: dim.numel for dim in form.space.dims}, wanted)
     elif form.kind == "pointwise":
         blocks, warps = _rectangle(form.space.dim("y").numel, form.space.dim("x").numel, wanted)
     else:
@@ -123,6 +125,15 @@ def _rectangle(ynumel: int, xnumel: int, wanted: int) -> tuple[dict[str, int], i
     return {"YBLOCK": y, "XBLOCK": x}, _warps(y * x, 4)
 
 
+def _box(sizes: dict[str, int], wanted: int) -> tuple[dict[str, int], int]:
+    """Cubes whose edges are whole sectors of memory in all three directions; smaller ones where there are few."""
+    for edge in (16, 8):
+        blocks = {name: min(edge, next_power_of_two(max(size, 1))) for name, size in sizes.items()}
+        if math.prod(-(-size // blocks[name]) for name, size in sizes.items()) >= wanted:
+            break
+    return blocks, _warps(math.prod(blocks.values()))
+
+
 def _persistent(xnumel: int, length: int, inner: bool, wanted: int) -> tuple[dict[str, int], int]:
     row = next_power_of_two(length)
     rows = _shrink(max(2, 1024 // row), xnumel, wanted, 1 if inner else 32)
@@ -153,5 +164,10 @@ def _grid(form: Form, blocks: dict[str, int]) -> tuple[int, int, int]:
     if "y" not in dims:
         return (x, 1, 1)
     y = -(-dims["y"].numel // blocks["YBLOCK"])
+    if "z" in dims:
+        z = -(-dims["z"].numel // blocks["ZBLOCK"])
+        if max(y, z) > GRID_LIMIT:
+            raise CodegenError(f"a grid of {x} x {y} x {z} instances", remedy="larger blocks along y and z")
+        return (x, y, z)
     z = -(-y // GRID_LIMIT) if y else 1
     return (x, -(-y // z), z)

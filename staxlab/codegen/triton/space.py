@@ -1,9 +1,10 @@
 """From loops to blocks: which index vectors a kernel has and how a subscript is spelled with them (Section 9.1).
 
 A schedule node iterates over loops ``i0, i1, ...`` (and ``r0, r1, ...`` inside a reduction). A Triton program instance
-works on a *block*: a one-dimensional block of ``XBLOCK`` points, a ``YBLOCK x XBLOCK`` rectangle, or ``XBLOCK`` rows of
-``R0_BLOCK`` reduction elements. So loops are put into groups, one group per dimension of the block, and each group is
-flattened: with ``x = 128*i0 + i1`` the loops come back as ``i0 = x // 128`` and ``i1 = x % 128``.
+works on a *block*: a one-dimensional block of ``XBLOCK`` points, a ``YBLOCK x XBLOCK`` rectangle, a box of
+``ZBLOCK x YBLOCK x XBLOCK`` points, or ``XBLOCK`` rows of ``R0_BLOCK`` reduction elements. So loops are put into groups,
+one group per dimension of the block, and each group is flattened: with ``x = 128*i0 + i1`` the loops come back as
+``i0 = x // 128`` and ``i1 = x % 128``.
 
 Substituting these into a subscript and simplifying is exact integer algebra (:mod:`staxlab.loops.expressions`): where a
 tensor is contiguous the divisions cancel and the subscript is ``x`` again.
@@ -17,13 +18,14 @@ from dataclasses import dataclass, field
 from ...loops.expressions import ZERO, Atom, Expr, FloorDivision, Symbol
 
 INT32_MAX = 2**31 - 1
+GRID_LIMIT = 65535  # largest second and third dimension of a grid
 
 
 @dataclass(frozen=True)
 class BlockDim:
     """One dimension of the block: a group of loops, flattened.
 
-    ``prefix`` is "x", "y" or "r0_"; ``symbols`` the loops, outermost first, with their ``extents``; ``axis`` the
+    ``prefix`` is "x", "y", "z" or "r0_"; ``symbols`` the loops, outermost first, with their ``extents``; ``axis`` the
     position in a block of ``rank`` dimensions.
     """
 
@@ -182,5 +184,5 @@ def group(prefix: str, symbols: Iterable[Symbol], extents: Mapping[Symbol, int],
 
 
 __all__ = [
-    "INT32_MAX", "ZERO", "BlockDim", "BlockSpace", "coefficient_along", "group", "largest_magnitude",
+    "GRID_LIMIT", "INT32_MAX", "ZERO", "BlockDim", "BlockSpace", "coefficient_along", "group", "largest_magnitude",
 ]  # fmt: skip

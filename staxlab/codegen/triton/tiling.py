@@ -3,7 +3,8 @@
 A warp reads memory in 32-byte sectors, so what counts is whether *neighbouring lanes* touch neighbouring elements. For
 a pointwise kernel every access votes with its bytes for the loop along which its subscript steps by one. If all are
 served by the innermost loop, one dimension is enough; if some step by one along another loop only (Example 6.1, where a
-transposed tensor meets one that is not), a rectangle of both loops coalesces them all.
+transposed tensor meets one that is not), a rectangle of both loops coalesces them all. Three orders of a tensor's
+dimensions in one expression may each step by one along a loop of their own, and then a box of all three does.
 
 For a reduction the question is whether the innermost reduction loop is the one that steps by one ("inner": lanes run
 along a row) or an outer loop is ("outer": lanes run across rows), and whether a whole row fits into registers.
@@ -11,7 +12,9 @@ along a row) or an outer loop is ("outer": lanes run across rows), and whether a
 
 from __future__ import annotations
 
+import itertools
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ...loops.body import MemoryAccess
@@ -19,7 +22,7 @@ from ...loops.expressions import Expr, Symbol
 from ...options import Decision
 from ...schedule.programs import residence, step_along
 from ...schedule.records import Schedule, ScheduleNode
-from .space import INT32_MAX, BlockSpace, coefficient_along, group, largest_magnitude
+from .space import GRID_LIMIT, INT32_MAX, BlockSpace, coefficient_along, group, largest_magnitude
 
 PERSISTENT_INNER = 1024  # up to this length a row is one block whatever else the kernel does; lanes run along it
 PERSISTENT_OUTER = 64  # the same when lanes run across rows
@@ -27,6 +30,7 @@ STEP_INNER, STEP_OUTER = 4096, 2048  # elements that a looped reduction takes in
 LANES_ACROSS = 32  # rows a block has at least when lanes run across them, if there are so many
 LANE_ROOM = 1 << 16  # lanes that a last block may hang over the edge
 SMALLEST_TILED_EXTENT = 4  # a rectangle thinner than this coalesces nothing
+SMALLEST_BOX_EXTENT = 8  # nor does a box whose edges are shorter than a sector of memory, eight float32
 
 
 @dataclass(frozen=True)
@@ -55,7 +59,7 @@ def accesses_of(node: ScheduleNode) -> list[MemoryAccess]:
 
 def coalesced_bytes(schedule: Schedule, node: ScheduleNode, loops: tuple[Symbol, ...]) -> int:
     """Bytes of the accesses that a block coalesces whose fastest lanes run along the last of ``loops``, and whose
-    other dimension, if it has one, runs along the first.
+    other dimensions, if it has any, run along those before.
 
     Along the fastest loop an access may step by one, or stand still: a warp that reads one element reads one sector.
     """
@@ -96,30 +100,51 @@ def _extents(node: ScheduleNode) -> dict[Symbol, int]:
 
 def _pointwise_space(schedule: Schedule, node: ScheduleNode) -> tuple[BlockSpace, Decision]:
     loops, extents = node.body.indices, _extents(node)
-    scores: dict[int, int] = {}  # loops in the outer group of the block -> coalesced bytes; 0: one dimension
+    scores: dict[tuple[int, ...], int] = {}  # where the loops are cut into the block's dimensions -> bytes coalesced
     if loops:
-        scores[0] = coalesced_bytes(schedule, node, loops[-1:])
-    for split in range(1, len(loops)):
-        thin = min(extents[loops[split - 1]], extents[loops[-1]]) < SMALLEST_TILED_EXTENT
-        if not thin:
-            scores[split] = coalesced_bytes(schedule, node, (loops[split - 1], loops[-1]))
-    split = max(scores, key=lambda s: (scores[s], -s), default=0)
-    best = scores.get(split, 0)
+        scores[()] = coalesced_bytes(schedule, node, loops[-1:])
+    for cuts in _cuts(loops, extents):
+        scores[cuts] = coalesced_bytes(schedule, node, (*(loops[cut - 1] for cut in cuts), loops[-1]))
+    cuts = max(scores, key=lambda c: (scores[c], -len(c), tuple(-cut for cut in c)), default=())
+    best = scores.get(cuts, 0)
     total = sum(schedule.bytes_of(access) for access in accesses_of(node))
-    if split:
-        dims = (group("y", loops[:split], extents, 0, 2), group("x", loops[split:], extents, 1, 2))
-        reason = f"accesses step by one along different loops; a rectangle coalesces {best} of {total} bytes"
-    else:
-        dims = (group("x", loops, extents, 0, 1),)
-        reason = f"one dimension coalesces {best} of {total} bytes and no rectangle coalesces more"
+    rank, ends = len(cuts) + 1, (0, *cuts, len(loops))
+    dims = tuple(
+        group(prefix, loops[ends[axis] : ends[axis + 1]], extents, axis, rank)
+        for axis, prefix in enumerate("zyx"[3 - rank :])
+    )
+    shape = {2: "rectangle", 3: "box"}.get(rank, "")
+    reason = (
+        f"accesses step by one along {'different' if rank == 2 else 'three different'} loops; a {shape} coalesces "
+        f"{best} of {total} bytes"
+        if cuts
+        else f"one dimension coalesces {best} of {total} bytes and no rectangle coalesces more"
+    )
     decision = Decision(
-        "tiling", node.name, f"{len(dims)}-D", reason, ("1-D", "2-D"),
-        tuple(
-            (f"bytes coalesced by {loops[split - 1]} x {loops[-1]}" if split else "bytes coalesced in 1-D", amount)
-            for split, amount in scores.items()
-        ),
+        "tiling", node.name, f"{rank}-D", reason, ("1-D", "2-D", "3-D"),
+        tuple((_score_title(loops, cuts), amount) for cuts, amount in scores.items()),
     )  # fmt: skip
     return BlockSpace(dims), decision
+
+
+def _cuts(loops: tuple[Symbol, ...], extents: dict[Symbol, int]) -> Iterator[tuple[int, ...]]:
+    """The ways of dividing the loops among two or three dimensions of a block, each of which then runs along the last
+    loop of its part: the positions of the cuts. None whose block would be thin, or have more instances along an axis
+    than a grid."""
+    for number, smallest in ((1, SMALLEST_TILED_EXTENT), (2, SMALLEST_BOX_EXTENT)):
+        for cuts in itertools.combinations(range(1, len(loops)), number):
+            parts = zip((0, *cuts), cuts, strict=False)
+            points = [math.prod(extents[loop] for loop in loops[start:end]) for start, end in parts]
+            if number == 2 and max(points) > GRID_LIMIT * SMALLEST_BOX_EXTENT:
+                continue
+            if min(extents[loops[cut - 1]] for cut in (*cuts, len(loops))) >= smallest:
+                yield cuts
+
+
+def _score_title(loops: tuple[Symbol, ...], cuts: tuple[int, ...]) -> str:
+    if not cuts:
+        return "bytes coalesced in 1-D"
+    return "bytes coalesced by " + " x ".join(str(loops[cut - 1]) for cut in (*cuts, len(loops)))
 
 
 def _reduction_space(
@@ -148,7 +173,7 @@ def _fused_space(
     reduced = [member for member in node.members if member.kind == "reduction"]
     if not reduced:
         reason = "elementwise values of equally many points, neighbours of which are neighbours in memory"
-        decision = Decision("tiling", node.name, "1-D", reason, ("1-D", "2-D"))
+        decision = Decision("tiling", node.name, "1-D", reason, ("1-D", "2-D", "3-D"))
         return BlockSpace((group("x", (row,), {row: node.rows}, 0, 1),)), "pointwise", True, [decision]
     columns, length = reduced[0].body.reduction_indices, reduced[0].reduction_numel
     extents = {row: node.rows} | dict.fromkeys(columns, length)
