@@ -53,6 +53,7 @@ RANK[FACADE] = RANK["staxlab.derivatives"]
 EAGER_THIRD_PARTY = {"torch", "numpy"}
 RENDERING = (
     "_repr_", "__repr__", "__str__", "_ipython_display_", "show", "stepper", "write_html", "assembly", "inner_loop",
+    "occupancy", "coalescing", "lowering_steps",
 )  # fmt: skip
 
 

@@ -104,6 +104,15 @@ class Kernel:
 
         return cache_lines(self, member)
 
+    def occupancy(self, capability: int | None = None) -> Any:
+        """How many warps of a Triton kernel a multiprocessor holds, what limits them, and the bytes they keep in flight
+        (:mod:`staxlab.measure.occupancy`), for ``capability`` (90 for sm_90; default: the kernel's own).
+
+        Compiles if need be. Raises CodegenError for other languages, OptionError for an unknown capability."""
+        from ..measure.occupancy import occupancy
+
+        return occupancy(self, capability)
+
     def sharing(self) -> Any:
         """How loops are shared among threads (Algorithm 8.1, :mod:`.cpp.sharing`). OptionError for other languages."""
         from .cpp.sharing import sharing

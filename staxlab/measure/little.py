@@ -20,8 +20,6 @@ from ..codegen.triton.launch import LATENCY, bytes_in_flight_wanted
 from ..errors import OptionError
 from ..options import DeviceSpec, device_spec
 
-SECTOR_BYTES = 32
-
 
 @dataclass(frozen=True)
 class InFlight:
@@ -111,7 +109,9 @@ class LittlesLaw:
         ]  # fmt: skip
 
     def summary(self) -> str:
-        words = f"{self.device.name}: {self.total / 1e6:.3g} MB in flight, {self.per_multiprocessor / 1e3:.3g} KB per SM"
+        words = (
+            f"{self.device.name}: {self.total / 1e6:.3g} MB in flight, {self.per_multiprocessor / 1e3:.3g} KB per SM"
+        )
         for point in self.points[:1]:
             words += f"; {point.label} keeps {point.per_multiprocessor / 1e3:.3g} KB"
         return words
@@ -123,7 +123,9 @@ class LittlesLaw:
         lines = [f"Little's law on {self.device.name}: what must be on its way for the bandwidth to be used"]
         lines += [f"  {name:<{width}}  {text:<{formula}}  = {value}" for name, text, value in self.steps()]
         for label, each, warps, here, reached in self.rows():
-            lines.append(f"  {label}: {each} per thread x 32 threads x {warps} warps = {here} per SM: at most {reached}")
+            lines.append(
+                f"  {label}: {each} per thread x 32 threads x {warps} warps = {here} per SM: at most {reached}"
+            )
         return "\n".join(lines)
 
     __str__ = __repr__ = format

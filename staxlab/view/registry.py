@@ -69,6 +69,8 @@ RENDERERS: dict[str, str] = {
     "InnerLoop": "inner_loop",
     "LaneReduction": "lanes",
     "CacheLines": "cache_lines",
+    "LittlesLaw": "little",
+    "Occupancy": "occupancy",
     "Sharing": "sharing",
     "Depth": "sharing",
     "Wrapper": "wrapper",
