@@ -71,6 +71,8 @@ RENDERERS: dict[str, str] = {
     "CacheLines": "cache_lines",
     "LittlesLaw": "little",
     "Occupancy": "occupancy",
+    "Search": "searches",
+    "SideBySide": "searches",
     "Sharing": "sharing",
     "Depth": "sharing",
     "Wrapper": "wrapper",
