@@ -20,6 +20,9 @@ CELL_WIDTH, CELL_HEIGHT = 62, 30
 LEFT, TOP, RIGHT, BOTTOM = 104, 44, 24, 76
 PLOT_WIDTH, PLOT_HEIGHT = 700, 280
 FILL, ALARM = "#0b57b0", "#8a4600"
+SOLID = "fill: var(--sx-warning, #8a4600)"
+UNBROKEN = "stroke-dasharray: none"
+ALARMED = {"class_": "sx-chart-limit", "fill": "none", "style": UNBROKEN}
 MOST_ROWS = 40  # configurations drawn in a chart of halving rounds
 
 
@@ -65,7 +68,7 @@ def landscape_chart(
     cells = cells_of(space, costs)
     ranks = ranked({place: cost for place, (cost, _) in cells.items()})
     others = [p.name for k, p in enumerate(space.parameters) if k not in (rows, columns)]
-    width = max(LEFT + CELL_WIDTH * len(across) + RIGHT, 470)
+    width = max(LEFT + CELL_WIDTH * len(across) + RIGHT, 580)
     height = TOP + CELL_HEIGHT * len(down.values) + BOTTOM
     title = f"Landscape of costs{f': {name}' if name else ''}"
     said = spoken_landscape(space, costs, path, chosen)
@@ -161,16 +164,16 @@ def _path(points: list[tuple[float, float]]) -> Iterator[Html]:
     line = "M" + "L".join(f"{x:g} {y:g}" for x, y in points)
     yield element(
         "path", d=line, class_="sx-chart-limit", fill="none", stroke=ALARM, stroke_width=2,
-        style="stroke-dasharray: none",
+        style=UNBROKEN,
     )  # fmt: skip
     (x, y), *rest = points
     yield element(
         "circle", element("title", "start"), cx=f"{x:g}", cy=f"{y:g}", r=6, class_="sx-chart-limit", fill="none",
-        stroke=ALARM, stroke_width=2, style="stroke-dasharray: none", data_start="start",
+        stroke=ALARM, stroke_width=2, style=UNBROKEN, data_start="start",
     )  # fmt: skip
     for number, (x, y) in enumerate(rest, 1):
         said = element("title", f"acceptance {number}")
-        yield element("circle", said, cx=f"{x:g}", cy=f"{y:g}", r=3.4, fill=ALARM, stroke=ALARM, data_step=number)
+        yield element("circle", said, cx=f"{x:g}", cy=f"{y:g}", r=3.4, fill=ALARM, style=SOLID, data_step=number)
 
 
 def spoken_landscape(
@@ -244,10 +247,10 @@ def _mark(record: Search, k: int, trial: Any, x: float, y: Any) -> Html:
     words = f"trial {k + 1}: {record.space.words(trial.configuration)}, {seconds_text(trial.cost)}, {trial.verdict}"
     said, facts = element("title", words), {"data_verdict": trial.verdict}
     if not math.isfinite(trial.cost):
-        return element("path", said, d=f"M{x - 4:.1f} 50l8 8m0 -8l-8 8", stroke=ALARM, fill="none", **facts)
+        return element("path", said, d=f"M{x - 4:.1f} 50l8 8m0 -8l-8 8", stroke=ALARM, **ALARMED, **facts)
     at = y(trial.cost)
     if trial.verdict == UNDECIDED:
-        return element("path", said, d=f"M{x:.1f} {at - 5:.1f}l5 9h-10z", stroke=ALARM, fill="none", **facts)
+        return element("path", said, d=f"M{x:.1f} {at - 5:.1f}l5 9h-10z", stroke=ALARM, **ALARMED, **facts)
     filled = trial.verdict in (ACCEPTED, KEPT)
     style = {"fill": FILL, "class_": "sx-chart-point"} if filled else {"fill": "none", "class_": "sx-chart-line"}
     return element("circle", said, cx=f"{x:.1f}", cy=f"{at:.1f}", r=4, stroke=FILL, **style, **facts)

@@ -1,4 +1,4 @@
-"""The searches of Section 9.6 on costs that are given: what they promise, for any cost that hypothesis comes up with."""
+"""The searches of Section 9.6 on given costs: what they promise, for any cost that hypothesis comes up with."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ def test_descent_takes_the_steps_of_the_algorithm(case):
 
 def test_descent_may_stop_far_from_the_best():
     """Exercise 24's kind of cost: a wall around the best."""
-    wall = {c: 10.0 for c in SQUARE} | {(8, 8): 1.0, (1, 1): 5.0}
+    wall = dict.fromkeys(SQUARE, 10.0) | {(8, 8): 1.0, (1, 1): 5.0}
     found = coordinate_descent(SQUARE, (1, 1), wall.__getitem__)
     assert found.chosen == (1, 1) and found.acceptances == 0 and exhaustive(SQUARE, wall.__getitem__).cost == 1.0
 
