@@ -48,7 +48,8 @@ class Kernel:
     nodes it executes. ``flags`` are the compiler flags the source needs (C++). ``launch`` holds what the launcher
     needs to know: for Triton the grid expression, ``constants`` and ``num_warps``; for C++ ``vector_lanes``,
     ``accumulators``, ``parallel`` and so on. Traffic in bytes, ``operations`` in scalar operations. ``planned`` are the
-    loops of a C++ kernel, as its writer followed them.
+    loops of a C++ kernel, as its writer followed them; ``tuning`` is what a search for a launch configuration may vary
+    in a Triton kernel (:class:`~staxlab.codegen.triton.candidates.KernelTuning`).
     """
 
     name: str
@@ -66,6 +67,7 @@ class Kernel:
     decisions: tuple[Decision, ...] = ()
     is_fallback: bool = False
     planned: tuple[PlannedLoops, ...] = field(default=(), repr=False, compare=False)
+    tuning: Any = field(default=None, repr=False, compare=False)
 
     @property
     def source(self) -> str:
