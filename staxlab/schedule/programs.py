@@ -15,14 +15,16 @@ a lane, and no lane sees what another one holds, except in a reduction. So the r
 
 Two reductions need no passes of their own, ``max(x)`` and ``sum(exp(x - max(x)))``: pairs (m, d) of a maximum and a sum
 relative to it merge like numbers (Proposition 9.1; Milakov and Gimelshein, 2018, "Online normalizer calculation for
-softmax"), so one pass finds both.
+softmax"), so one pass finds both. Nor does a sum of squared deviations from a mean that the pass finds itself
+(:mod:`.squared_deviations`).
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 
 from ..loops.body import LoopBody, MemoryAccess
 from ..loops.expressions import Expr, Symbol
@@ -31,6 +33,7 @@ from ..options import Decision, DeviceSpec
 from .fusion import Fusion, Group, Pair, Score, score
 from .records import ScheduleNode
 from .rows import RowView
+from .squared_deviations import SquaredDeviations, squared_deviations
 
 ROW, COLUMN = "i0", "r0"
 
@@ -155,35 +158,48 @@ def is_full(member: ScheduleNode) -> bool:
 
 @dataclass(frozen=True)
 class Passes:
-    """How often a row is walked along. ``number`` of a member: the pass that makes it; of a value of the rows, the pass
-    before which it is made. ``online`` leads from a sum of exponentials to the maximum that shares its pass."""
+    """How often a row is walked along: ``count`` times. ``number`` of a member: the pass that makes it; of a value of
+    the rows, the pass before which it is made. ``online`` leads from a sum of exponentials to the maximum that shares
+    its pass, ``late`` from a sum of squared deviations to what it is made of where the row value in it is known only
+    after the pass."""
 
     number: dict[str, int]
     online: dict[str, str]
-
-    @property
-    def count(self) -> int:
-        return max(self.number.values(), default=0) + 1
+    count: int
+    late: dict[str, SquaredDeviations] = field(default_factory=dict)
 
 
-def plan_passes(members: tuple[ScheduleNode, ...]) -> Passes:
-    """The passes of a row that is not held: a reduction is there only for the passes after its own."""
+def plan_passes(members: tuple[ScheduleNode, ...], *, late: bool = True) -> Passes:
+    """The passes of a row that is not held: a reduction is there only for the passes after its own. Without ``late``,
+    deviations are formed after what they are deviations from is known, as a row that is held has them."""
     makers = {buffer: member for member in members for buffer in member.buffers}
     online = _online_pairs(members)
     number: dict[str, int] = {}
+    found: dict[str, SquaredDeviations] = {}
+
+    def known_from(buffers: Iterable[str]) -> int:
+        """The first pass in which the values of these buffers are there."""
+        made_here = [makers[buffer] for buffer in buffers if buffer in makers]
+        return max((number[maker.name] + (maker.kind == "reduction") for maker in made_here), default=0)
+
     for member in members:
-        first = 0
-        for access in member.reads:
-            maker = makers.get(access.buffer)
-            if maker is not None and maker.name != online.get(member.name):
-                first = max(first, number[maker.name] + (maker.kind == "reduction"))
-        if member.name in online:
-            first = max(first, number[online[member.name]])
-            if first > number[online[member.name]]:  # what else it needs comes later
-                first = max(first, number[online[member.name]] + 1)
+        partner = online.get(member.name)
+        reads = {a.buffer for a in member.reads}
+        first = known_from(b for b in reads if b not in makers or makers[b].name != partner)
+        if partner is not None:
+            first = max(first, number[partner])
+            if first > number[partner]:  # what else it needs comes later
+                first = max(first, number[partner] + 1)
                 del online[member.name]
+        deviations = squared_deviations(member) if late and member.name not in online else None
+        if deviations is not None and _is_mean(deviations.center, deviations.value, makers):
+            value, center = ([a.buffer for a in part.reads()] for part in (deviations.value, deviations.center))
+            before = max(known_from(value), known_from(center) - 1)
+            if before < first:
+                first, found[member.name] = before, deviations
         number[member.name] = first
-    return Passes(number, online)
+    walking = [number[member.name] for member in members if is_full(member) or member.kind == "reduction"]
+    return Passes(number, online, max(walking, default=-1) + 1, found)
 
 
 def _online_pairs(members: tuple[ScheduleNode, ...]) -> dict[str, str]:
@@ -224,6 +240,26 @@ def same_value(one: LoopBody, first: int, other: LoopBody, second: int) -> bool:
     return all(same_value(one, x, other, y) for x, y in zip(a.args, b.args, strict=True))
 
 
+def _is_mean(center: LoopBody, value: LoopBody, makers: Mapping[str, ScheduleNode]) -> bool:
+    """Whether a body makes the sum of another one's values divided by a positive number."""
+    found = {statement.id: statement for statement in center.statements}
+    last = found[center.result]
+    if last.operation == "to_dtype":
+        return _is_mean(replace(center, result=last.args[0]), value, makers)
+    if last.operation == "load":
+        maker = makers.get(last.args[0])
+        row_value = maker is not None and maker.kind == "pointwise" and not is_full(maker)
+        return row_value and _is_mean(maker.body, value, makers)
+    if last.operation != "truediv":
+        return False
+    total, count = (found[argument] for argument in last.args)
+    maker = makers.get(total.args[0]) if total.operation == "load" else None
+    if maker is None or maker.reduction != "sum" or maker.body is None:
+        return False
+    counted = count.operation == "constant" and 0 < count.args[0] < math.inf
+    return counted and same_value(maker.body, maker.body.result, value, value.result)
+
+
 def arrays_of_passes(members: tuple[ScheduleNode, ...], passes: Passes) -> list[tuple[set, set]]:
     """For each pass, the elementwise accesses that its members read from outside, and those that making earlier values
     again adds."""
@@ -262,7 +298,7 @@ def residence(
     length = 1 << max(columns - 1, 0).bit_length()
     passes = plan_passes(members)
     used: dict[tuple[str, Expr], int] = {}
-    for direct, again in arrays_of_passes(members, passes):
+    for direct, again in arrays_of_passes(members, plan_passes(members, late=False)):
         for access in direct | again:
             used[access] = used.get(access, 0) + 1
     wide = max((layouts[buffer].dtype.itemsize for buffer, _ in used), default=4)

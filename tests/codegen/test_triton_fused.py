@@ -298,6 +298,74 @@ def test_the_sum_alone_needs_one_pass(walked):
     assert loops(kernel) == 1
 
 
+def test_moments_of_long_rows_take_one_pass():
+    """What separates the lanes' means from the row's is added when that is known (Chan, Golub and LeVeque, 1983)."""
+    (kernel,) = explained(lambda x: torch.var_mean(x, -1), torch.randn(512, 40000)).kernels
+    assert loops(kernel) == 1 and kernel.source.count("tl.load(") == 1 and "merge_deviation_into(_" in kernel.source
+    (kernel,) = explained(layer_norm, torch.randn(512, 40000)).kernels
+    assert loops(kernel) == 2 and "Times that a row is walked along: 2" in kernel.source
+    first, second = re.findall(r"tl\.load\(.*\)", kernel.source)
+    assert "evict_last" in first and "evict_first" in second
+    (decision,) = [d for d in kernel.decisions if d.topic == "row-passes"]
+    assert decision.choice == 2 and "op2" in decision.reason and "before buf1 is known" in decision.reason
+
+
+def test_moments_of_rows_that_are_held_are_formed_by_their_definition():
+    (kernel,) = explained(layer_norm, torch.randn(512, 4096)).kernels
+    assert kernel.launch["form"] == "persistent" and "merge_deviation" not in kernel.source
+
+
+MOMENTS = {
+    "noise": lambda: torch.randn(5, 301),
+    "a mean of ten million": lambda: torch.randn(5, 301) + 1e7,
+    "a small mean": lambda: torch.randn(5, 301) * 1e-3 + 1e3,
+    "two levels": lambda: torch.where(torch.arange(301) < 150, 1e6, -1e6) + torch.randn(5, 301),
+    "one value": lambda: torch.full((5, 301), 0.1),
+    "one outlier": lambda: torch.randn(5, 301).index_fill(1, torch.tensor([0]), 1e6),
+    "large": lambda: torch.randn(5, 301) * 1e17,
+    "one step": lambda: torch.randn(5, 16),
+    "less than a step": lambda: torch.randn(5, 11),
+    "two elements": lambda: torch.randn(5, 2),
+}
+
+
+@pytest.mark.parametrize("case", MOMENTS)
+def test_moments_in_one_pass_are_as_accurate_as_in_two(case, walked):
+    """Against float64: the error bound of the two-pass algorithm, n u in relative terms plus what the rounding of the
+    mean adds (Chan, Golub and LeVeque, 1983, Section 3)."""
+    x = MOMENTS[case]()
+    compilation = explained(lambda x: torch.var_mean(x, -1), x)
+    (kernel,) = compilation.kernels
+    assert "merge_deviation_into" in kernel.source or x.shape[1] == 2
+    variance, mean = interpreted(compilation, (x,))
+    true_variance, true_mean = torch.var_mean(x.double(), -1)
+    unit, n = 2.0**-24, x.shape[1]
+    assert ((mean - true_mean).abs() <= n * unit * x.abs().amax(-1).double()).all()
+    wrong = n * unit * true_variance + 4 * (n * unit * x.abs().amax(-1).double()) ** 2
+    assert ((variance - true_variance).abs() <= wrong).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+def test_moments_in_other_precisions(dtype, walked):
+    x = (torch.randn(6, 100) + 3).to(dtype)
+    tolerance = 1e-12 if dtype == torch.float64 else 2e-2
+    agrees(lambda x: torch.var_mean(x, -1), x, rtol=tolerance, atol=tolerance)
+    agrees(layer_norm, x, rtol=tolerance, atol=tolerance)
+
+
+def test_moments_of_nan_and_infinities(walked):
+    x = _spoiled()[:7]
+    agrees(lambda x: (x.var(-1), x.mean(-1)), x)
+    agrees(layer_norm, x)
+    agrees(lambda x: (x - x.amax(-1, keepdim=True)).square().sum(-1), x)  # which stays finite or infinite: two passes
+
+
+@pytest.mark.parametrize("view", ["columns", "transposed"])
+def test_moments_of_inputs_that_are_not_contiguous(view, walked):
+    agrees(lambda x: (x.std(-1), x - x.mean(-1, keepdim=True)), VIEWS[view](torch.randn(12, 40)))
+    agrees(lambda x: x.var(0), VIEWS[view](torch.randn(12, 40)))
+
+
 @pytest.mark.parametrize(
     "function",
     [

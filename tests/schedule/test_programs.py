@@ -10,12 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import staxlab
-from staxlab.loops.body import LoopBody, MemoryAccess, Statement
+from staxlab.loops.body import LoopBody, MemoryAccess, Statement, record
 from staxlab.loops.expressions import Expr, Symbol
+from staxlab.loops.ir import ComputedBuffer, Layout, Reduction
 from staxlab.options import GPU_SPECS
 from staxlab.schedule import programs
 from staxlab.schedule.programs import COLUMN, ROW, plan_passes, program_views, residence, same_value
 from staxlab.schedule.records import ScheduleNode
+from staxlab.schedule.squared_deviations import squared_deviations
 
 
 def scheduled(function, *inputs, **options):
@@ -143,10 +145,14 @@ def members(function, *inputs):
     return node.members
 
 
-def test_a_norm_takes_three_passes_and_a_softmax_two():
+def test_a_norm_takes_two_passes_and_so_does_a_softmax():
     x = torch.randn(32, 500)
-    norm = plan_passes(members(lambda x: torch.nn.functional.layer_norm(x, (500,)), x))
-    assert norm.count == 3 and not norm.online
+    ours = members(lambda x: torch.nn.functional.layer_norm(x, (500,)), x)
+    norm = plan_passes(ours)
+    assert norm.count == 2 and not norm.online and list(norm.late) == ["op2"]
+    assert [access.buffer for access in norm.late["op2"].center.reads()] == ["buf1"]
+    assert [access.buffer for access in norm.late["op2"].value.reads()] != ["buf1"]
+    assert plan_passes(ours, late=False).count == 3
     softmax = plan_passes(members(lambda x: torch.softmax(x, -1), x))
     assert softmax.count == 2 and softmax.online == {"op1": "op0"}
     siblings = plan_passes(members(lambda x: (x.exp().sum(-1), x.exp().amax(-1)), x))
@@ -166,6 +172,64 @@ def test_a_value_is_the_same_only_if_all_of_it_is():
     third = members(lambda x: ((x * 2).amax(-1), (x * 3).prod(-1)), torch.randn(32, 500))[1]
     assert same_value(one.body, one.body.result, other.body, other.body.result)
     assert not same_value(one.body, one.body.result, third.body, third.body.result)
+
+
+DEVIATIONS = {
+    "variance": (lambda x: x.var(-1), 1),
+    "both moments": (lambda x: torch.var_mean(x, -1), 1),
+    "of a function": (lambda x: torch.tanh(x).std(-1), 1),
+    "from the greatest element": (lambda x: (x - x.amax(-1, keepdim=True)).square().sum(-1), 2),
+    "from the mean of something else": (lambda x: (x - x.exp().mean(-1, keepdim=True)).square().sum(-1), 2),
+    "from minus the mean": (lambda x: (x - x.sum(-1, keepdim=True) / -500).square().sum(-1), 2),
+    "the other way round": (lambda x: (x.mean(-1, keepdim=True) - x).square().sum(-1), 1),
+    "of deviations": (lambda x: (x - x.mean(-1, keepdim=True)).var(-1), 2),
+    "cubes": (lambda x: (x - x.mean(-1, keepdim=True)).pow(3).sum(-1), 2),
+    "greatest deviation": (lambda x: (x - x.mean(-1, keepdim=True)).square().amax(-1), 2),
+    "of two different things": (lambda x: ((x - x.mean(-1, keepdim=True)) * (x - x.amax(-1, keepdim=True))).sum(-1), 2),
+}
+
+
+@pytest.mark.parametrize("case", DEVIATIONS)
+def test_squared_deviations_are_gathered_in_the_pass_that_finds_what_they_deviate_from(case):
+    function, count = DEVIATIONS[case]
+    passes = plan_passes(members(function, torch.randn(32, 500)))
+    assert passes.count == count and bool(passes.late) == (count == 1 or case == "of deviations")
+
+
+def deviations_of(element) -> bool:
+    """Whether a sum of ``element(ops, x, c, i, r)`` squared, x of shape [8, 50] and c of [8], is one of deviations."""
+    row, column = Symbol("i0", 0, 7), Symbol("r0", 0, 49)
+
+    def compute(ops, i, r):
+        difference = element(ops, i[0], r[0])
+        return ops.mul(difference, difference)
+
+    data = Reduction((8,), (50,), "sum", torch.float32, torch.float32, compute)
+    buffer = ComputedBuffer("y", Layout((8,), (1,), torch.float32, "cuda"), data)
+    body = record(buffer, {"x": torch.float32, "c": torch.float32, "k": torch.int64})
+    assert body.symbols == (row, column)
+    node = ScheduleNode("op0", "reduction", ("y",), ranges=(8,), reduction_ranges=(50,), body=body,
+                        reduction="sum", accumulate_dtype=torch.float32)  # fmt: skip
+    return squared_deviations(node) is not None
+
+
+def test_conditions_and_subscripts_read_at_run_time_are_no_straight_line():
+    def plain(ops, i, r):
+        return ops.sub(ops.load("x", 50 * i + r), ops.load("c", i))
+
+    def guarded(ops, i, r):
+        inside = ops.lt(ops.index_value(r, torch.int64), ops.constant(40, torch.int64))
+        return ops.sub(ops.masked(inside, lambda ops: ops.load("x", 50 * i + r), 0.0), ops.load("c", i))
+
+    def gathered(ops, i, r):
+        column = ops.indirect(ops.load("k", r), Expr.of(50))
+        return ops.sub(ops.load("x", 50 * i + column), ops.load("c", i))
+
+    def both_vary(ops, i, r):
+        return ops.sub(ops.load("x", 50 * i + r), ops.load("c", r))
+
+    assert deviations_of(plain) and deviations_of(lambda ops, i, r: ops.neg(plain(ops, i, r))) is False
+    assert not any(map(deviations_of, (guarded, gathered, both_vary)))
 
 
 @pytest.mark.parametrize(("columns", "kind"), [(100, "persistent"), (1024, "persistent"), (16384, "persistent"),

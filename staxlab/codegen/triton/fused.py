@@ -6,8 +6,8 @@ lines of a softmax are then those of its formula.
 
 A longer row (*looped*) is walked along once for each reduction that needs the one before it; reductions of one pass
 share its loop (:func:`~staxlab.schedule.programs.plan_passes`). What an earlier pass made of an element is made again.
-A maximum and the sum of exponentials relative to it share a pass: a lane carries the pair (m, d), and a larger element
-rescales the sum (Proposition 9.1).
+A maximum and the sum of exponentials relative to it share a pass, and so do a mean and the squared deviations from it
+(:mod:`.online`).
 
 Values of half precision are rounded where the program stores them, whether they reach memory or not.
 """
@@ -15,10 +15,12 @@ Values of half precision are rounded where the program stores them, whether they
 from __future__ import annotations
 
 import textwrap
+from functools import partial
 from typing import Any
 
 import torch
 
+from ...loops.body import LoopBody
 from ...loops.expressions import Expr
 from ...options import Decision
 from ...provenance import CodeWriter, Origins
@@ -28,8 +30,8 @@ from ..kernel import KernelArgument
 from .handler import BlockValue, Emission, TritonOps
 from .kernel_text import KernelText, KernelWriter, own_origins
 from .launch import Launch
-from .operations import constant_text, triton_dtype
-from .reductions import RowReduction, along_row
+from .online import OnlineDeviations, OnlineExponentials
+from .reductions import RowReduction
 from .tiling import Form
 
 
@@ -39,6 +41,9 @@ def pass_decision(node: ScheduleNode) -> Decision:
     reason = "a reduction needs what the passes before it found" if passes.count > 1 else "one pass finds all"
     for total, maximum in passes.online.items():
         reason += f"; {maximum} and {total}, a maximum and a sum relative to it, share a pass (Proposition 9.1)"
+    for total, deviations in passes.late.items():
+        center = " and ".join(access.buffer for access in deviations.center.reads())
+        reason += f"; the squared deviations that {total} adds up are gathered before {center} is known"
     inputs = tuple((name, f"pass {number}") for name, number in passes.number.items())
     return Decision("row-passes", node.name, passes.count, reason, inputs=inputs)
 
@@ -74,43 +79,6 @@ class FusedOps(TritonOps):
     def load(self, buffer: str, index: Expr) -> BlockValue:
         value = self.kernel.value_of(buffer)
         return super().load(buffer, index) if value is None else value
-
-
-class OnlineReduction:
-    """A maximum and the sum of exponentials relative to it, in one pass (Proposition 9.1)."""
-
-    def __init__(self, writer: FusedWriter, maximum: ScheduleNode, total: ScheduleNode):
-        origins = own_origins(maximum) | own_origins(total) | total.body.origins
-        self.writer, self.ops = writer, TritonOps(writer.emission, origins)
-        self.dtype, self.origins = maximum.accumulate_dtype, origins
-        kind, shape = triton_dtype(self.dtype), writer.space.shape()
-        self.greatest, self.total = (f"_{self.ops.fresh()}" for _ in range(2))
-        self.starts = [
-            (f'{self.greatest} = tl.full({shape}, float("-inf"), {kind})', origins),
-            (f"{self.total} = tl.full({shape}, 0.0, {kind})", origins),
-        ]
-
-    def take(self, value: BlockValue) -> None:
-        value = self.ops.broadcast(value)
-        if "r0_" in self.writer.emission.masks:
-            note = "past the row's end: adds nothing"
-            value = self.ops.emit(f'tl.where(r0_mask, {value}, float("-inf"))', self.dtype, value.dims, note)
-        merge = self.ops.use("merge_exponential_into")
-        pair = f"{self.greatest}, {self.total}"
-        self.writer.inner.emit(f"{pair} = {merge}({pair}, {value})", self.origins)
-
-    def finish(self) -> tuple[BlockValue, BlockValue]:
-        ops, m, d, rows = self.ops, self.greatest, self.total, frozenset({"x"})
-        kind = triton_dtype(self.dtype)
-        text = ops.use(along_row("amax", self.dtype, m))
-        greatest = ops.emit(f"{text}[:, None].to({kind})", self.dtype, rows, "amax")
-        scaled = ops.use(f"tl.where({m} == {greatest}, {d}, {d} * libdevice.exp({m} - {greatest}))")
-        lanes = ops.emit(scaled, self.dtype, self.writer.space.all, "relative to the row's maximum")
-        total = ops.emit(f"tl.sum({lanes}, 1)[:, None].to({kind})", self.dtype, rows, "sum")
-        nan = constant_text(float("nan"), self.dtype)
-        note = "exp(x - m) is NaN for every x where m is not finite"
-        total = ops.emit(f"tl.where({greatest} - {greatest} == 0, {total}, {nan})", self.dtype, rows, note)
-        return greatest, total
 
 
 class FusedWriter(KernelWriter):
@@ -182,7 +150,7 @@ class FusedWriter(KernelWriter):
         open_conditions, self.emission.conditions = self.emission.conditions, []
         self._elementwise(self.makers[buffer])
         self.emission.conditions = open_conditions
-        return self.of_this_pass[buffer]
+        return (self.of_this_pass if self.looped and is_full(self.makers[buffer]) else self.values)[buffer]
 
     def write(self) -> KernelText:
         """The kernel's text. CodegenError for what Triton cannot express."""
@@ -202,11 +170,11 @@ class FusedWriter(KernelWriter):
     def _write_passes(self) -> None:
         members, passes = self.node.members, self.passes
         partners = {maximum: total for total, maximum in passes.online.items()}
-        for number in range(passes.count):
+        for number in range(max(passes.number.values()) + 1):
             self.number = number
             here = [member for member in members if passes.number[member.name] == number]
             for member in here:
-                if member.kind == "pointwise" and not is_full(member):
+                if member.kind == "pointwise" and not is_full(member) and member.buffers[0] not in self.values:
                     self._elementwise(member)
             self.of_this_pass = {}
             self._known[1].clear()
@@ -217,11 +185,17 @@ class FusedWriter(KernelWriter):
                     self._title(member, self.inner)
                     if member.name in partners:
                         total = next(m for m in members if m.name == partners[member.name])
-                        reduction: Any = OnlineReduction(self, member, total)
+                        origins = own_origins(member) | own_origins(total) | total.body.origins
+                        reduction: Any = OnlineExponentials(self, member, origins)
                         made: tuple[ScheduleNode, ...] = (member, total)
+                    elif member.name in passes.late:
+                        origins = own_origins(member) | member.body.origins
+                        center = partial(self._replay, member, passes.late[member.name].center)
+                        reduction, made = OnlineDeviations(self, member, center, origins), (member,)
                     else:
                         reduction, made = RowReduction(self, member, own_origins(member)), (member,)
-                    reduction.take(self._replay(member))
+                    late = passes.late.get(member.name)
+                    reduction.take(self._replay(member, late and late.value))
                     open_ones.append((made, reduction))
                 elif is_full(member) and member.buffers[0] in self.node.buffers:
                     self.value_of(member.buffers[0])
@@ -233,8 +207,9 @@ class FusedWriter(KernelWriter):
                 for member, value in zip(made, found if len(made) > 1 else (found,), strict=True):
                     self._made(member, value)
 
-    def _replay(self, member: ScheduleNode) -> BlockValue:
-        return member.body.replay(FusedOps(self.emission, self, member.origins))
+    def _replay(self, member: ScheduleNode, body: LoopBody | None = None) -> BlockValue:
+        """What a member stores or reduces, or what a part of its body makes."""
+        return (body or member.body).replay(FusedOps(self.emission, self, member.origins))
 
     def _elementwise(self, member: ScheduleNode) -> None:
         """A member without a reduction: its lines, and its store where it has one and has not been stored."""
@@ -242,7 +217,8 @@ class FusedWriter(KernelWriter):
         self._made(member, self._replay(member))
 
     def _title(self, member: ScheduleNode, writer: CodeWriter) -> None:
-        for access in member.reads:
+        late = self.passes.late.get(member.name) if self.looped else None
+        for access in late.value.reads() if late else member.reads:
             self.value_of(access.buffer)  # whose lines would stand under this title otherwise
         again = ", again" if member.buffers[0] in self.stored else ""
         writer.emit(f"# {member.name}: {member.reduction or 'elementwise'}{again}", member.origins)

@@ -288,6 +288,13 @@ def merge_exponential_into(greatest, total, value):
     before = tl.where(greatest == new, total, total * libdevice.exp(greatest - new))
     return new, before + tl.where(value == float("-inf"), 0.0, libdevice.exp(value - new))
 ''',
+    "merge_deviation_into": '''
+@triton.jit
+def merge_deviation_into(mean, squares, value, share):
+    """Take a value into (mean, sum of (value - mean)**2); ``share`` is 1 over how many values there are with it."""
+    difference = value - mean
+    return mean + difference * share, squares + difference * (difference * (1.0 - share))
+''',
     "merge_exponentials": '''
 @triton.jit
 def merge_exponentials(a, b):

@@ -2,9 +2,9 @@
 
 A schedule node iterates over loops ``i0, i1, ...`` (and ``r0, r1, ...`` inside a reduction). A Triton program instance
 works on a *block*: a one-dimensional block of ``XBLOCK`` points, a ``YBLOCK x XBLOCK`` rectangle, a box of
-``ZBLOCK x YBLOCK x XBLOCK`` points, or ``XBLOCK`` rows of ``R0_BLOCK`` reduction elements. So loops are put into groups,
-one group per dimension of the block, and each group is flattened: with ``x = 128*i0 + i1`` the loops come back as
-``i0 = x // 128`` and ``i1 = x % 128``.
+``ZBLOCK x YBLOCK x XBLOCK`` points, or ``XBLOCK`` rows of ``R0_BLOCK`` reduction elements. So loops are put into
+groups, one group per dimension of the block, and each group is flattened: with ``x = 128*i0 + i1`` the loops come back
+as ``i0 = x // 128`` and ``i1 = x % 128``.
 
 Substituting these into a subscript and simplifying is exact integer algebra (:mod:`staxlab.loops.expressions`): where a
 tensor is contiguous the divisions cancel and the subscript is ``x`` again.
