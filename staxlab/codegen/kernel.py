@@ -115,6 +115,15 @@ class Kernel:
 
         return occupancy(self, capability)
 
+    def coalescing(self, capability: int | None = None) -> Any:
+        """Which 32-byte sectors each load and store of a Triton kernel's warps touches, from the compiled layout of
+        threads (:mod:`staxlab.measure.coalescing`), for ``capability`` (90 for sm_90; default: the kernel's own).
+
+        Compiles if need be. Raises CodegenError for other languages, or where the grid is empty."""
+        from ..measure.coalescing import coalescing
+
+        return coalescing(self, capability)
+
     def sharing(self) -> Any:
         """How loops are shared among threads (Algorithm 8.1, :mod:`.cpp.sharing`). OptionError for other languages."""
         from .cpp.sharing import sharing
