@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from staxlab.codegen.triton.generate import triton_kernel
 from staxlab.codegen.triton.launch import bytes_in_flight_wanted, choose_launch
 from staxlab.codegen.triton.tiling import choose_form
+from staxlab.loops.expressions import ZERO, Expr
 from staxlab.loops.ir import ComputedBuffer, InputBuffer, Layout, LoopProgram, OutputReference, Pointwise, Reduction
 from staxlab.options import GPU_SPECS, Options
 from staxlab.schedule.dependencies import schedule
@@ -157,6 +159,62 @@ def test_what_every_row_reads_stays_longest():
     (kernel,) = kernels_of(program(tensors, (64,), compute, torch.float32, kind="sum", reduction_ranges=(512,)))
     loads = {line.text.split("# ")[-1]: line.text for line in kernel.lines if "tl.load(" in line.text}
     assert "evict_first" in loads["x"] and "evict_last" in loads["weight"]
+
+
+def hints(p) -> dict[str, str]:
+    """The advice of each load of the only kernel, by the name of what it loads."""
+    (kernel,) = kernels_of(p)
+    loads = [line.text for line in kernel.lines if "tl.load(" in line.text]
+    return {text.split("# ")[-1]: "".join(re.findall(r"evict_\w+", text)) for text in loads}
+
+
+def broadcast(rows: int, columns: int):
+    """``x * weight + scale`` over [rows, columns], weight of [columns] and scale of one element."""
+    tensors = {"x": torch.empty(rows, columns), "weight": torch.empty(columns), "scale": torch.empty(1)}
+
+    def compute(ops, i):
+        product = ops.mul(read(ops, tensors, "x", i), ops.load("weight", i[1]))
+        return ops.add(product, ops.load("scale", ZERO))
+
+    return program(tensors, (rows, columns), compute, torch.float32)
+
+
+def test_a_vector_that_every_row_of_a_large_matrix_meets_stays_longest():
+    """Along one dimension of a block all subscripts vary; what counts is how many elements there are."""
+    assert hints(broadcast(1 << 16, 2048)) == {"x": "evict_first", "weight": "evict_last", "scale": ""}
+    assert set(hints(broadcast(64, 2048)).values()) == {""}  # all of it fits into the cache
+
+
+def test_what_would_fill_the_cache_is_not_asked_to_stay():
+    rows, columns = 1 << 12, 1 << 14  # of the matrix that is repeated, 256 MiB
+
+    def compute(ops, i, r):
+        index = columns * i[1] + r[0]
+        return ops.mul(ops.load("x", rows * columns * i[0] + index), ops.load("matrix", index))
+
+    sizes = {"x": 8 * rows * columns, "matrix": rows * columns}
+    tensors = {name: torch.empty(size, device="meta") for name, size in sizes.items()}
+    p = program(tensors, (8, rows), compute, torch.float32, kind="sum", reduction_ranges=(columns,))
+    assert hints(p) == {"x": "evict_first", "matrix": ""}
+
+
+def test_neighbours_and_gathered_elements_are_left_to_the_cache():
+    n = 1 << 26
+    tensors = {"x": torch.empty(n + 1, device="meta"), "k": torch.empty(n, dtype=torch.int64, device="meta")}
+
+    def neighbours(ops, i):
+        return ops.add(ops.load("x", i[0]), ops.load("x", i[0] + 1))
+
+    def gathered(ops, i):
+        return ops.load("x", ops.indirect(ops.load("k", i[0]), Expr.of(n)))
+
+    def windows(ops, i, r):
+        return ops.load("x", i[0] + r[0])
+
+    assert hints(program(tensors, (n,), neighbours, torch.float32)) == {"x": ""}
+    assert hints(program(tensors, (n,), gathered, torch.float32)) == {"k": "evict_first", "x": ""}
+    p = program(tensors, (n - 10,), windows, torch.float32, kind="sum", reduction_ranges=(10,))
+    assert hints(p) == {"x": ""}  # each element is read ten times, by neighbours
 
 
 def test_a_reduction_leaves_in_the_cache_what_the_next_kernel_reads():

@@ -111,8 +111,6 @@ class FusedWriter(KernelWriter):
     def _cache_hint(self, buffer: str, flattened: Expr) -> str:
         if self.number < self.last_pass.get(buffer, 0):
             return "evict_last"  # the next pass reads it again
-        if sum(access.buffer == buffer for access in self.node.reads) > 1:
-            return ""  # a row, and an element of it read at run time
         return super()._cache_hint(buffer, flattened)
 
     def _bodies(self) -> list[ScheduleNode]:

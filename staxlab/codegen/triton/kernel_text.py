@@ -11,6 +11,7 @@ size alone, so the result is the same from run to run.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from ...errors import CodegenError
@@ -27,6 +28,9 @@ from .scans import write_scan
 from .scatters import is_atomic, write_scatter
 from .space import GRID_LIMIT, BlockDim
 from .tiling import Form
+
+#: Data that should stay in the second-level cache may take one part in so many of it.
+CACHE_SHARE = 4
 
 
 @dataclass(frozen=True)
@@ -94,21 +98,34 @@ class KernelWriter:
         return neutral_element(self.node.reduction, self.node.accumulate_dtype)
 
     def _cache_hint(self, buffer: str, flattened: Expr) -> str:
-        """How long an element should stay in the cache: one that every instance reads again, longest; one that nothing
-        will read again, not at all. A small pointwise kernel fits into the cache whole and needs no advice."""
-        walked = frozenset(dim.prefix for dim in self.space.dims if dim.numel > 1)
-        once = self.space.dims_of(flattened) == walked
-        if self.form.kind == "pointwise":
-            return "evict_first" if once and self.streams and not self._read_later(buffer) else ""
-        if not once:
-            return "evict_last"
-        return "" if self._read_later(buffer) else "evict_first"
+        """How long an element should stay in the cache: one that is read again and again, longest, if all of them leave
+        room for others; one that nothing will read again, not at all. What is read at several subscripts, or at ones
+        found at run time, is left to the cache, and so is all that a small pointwise kernel reads: it fits in."""
+        pointwise = self.form.kind == "pointwise"
+        accesses = [access for access in self.node.reads if access.buffer == buffer]
+        if len(accesses) != 1 or self._gathers(flattened) or (pointwise and not self.streams):
+            return ""
+        (access,) = accesses
+        elements = min(access.unique_elements, self.schedule.layouts[buffer].storage_elements)
+        points = math.prod(dim.numel for dim in self.space.dims)
+        if elements >= points:
+            return "" if self._read_later(buffer) else "evict_first"
+        little = CACHE_SHARE * self.schedule.bytes_of(access) <= self._cache_bytes
+        return "evict_last" if little and elements > 1 else ""
+
+    def _gathers(self, flattened: Expr) -> bool:
+        """Whether a subscript holds something that was read at run time."""
+        return not {symbol.name for symbol in flattened.symbols} <= {dim.index_name for dim in self.space.dims}
+
+    @property
+    def _cache_bytes(self) -> int:
+        return self.schedule.device.l2_bytes or 32 << 20
 
     @property
     def streams(self) -> bool:
         """Whether the kernel moves more than the second-level cache holds."""
         traffic = self.schedule.bytes_read(self.node) + self.schedule.bytes_written(self.node)
-        return traffic > (self.schedule.device.l2_bytes or 32 << 20)
+        return traffic > self._cache_bytes
 
     def _read_later(self, buffer: str) -> bool:
         """Whether a later kernel of the region reads the buffer, and may still find it in the cache."""
