@@ -125,9 +125,9 @@ class RidgeTable(Tabular):
     def table(self) -> Table:
         lowest = min(row.ridge for row in self.rows)
         rows = [
-            (row.dtype, row.itemsize, quantity_text(row.rate, "FLOP/s", 4), f"{row.ridge:.4g}",
+            (row.dtype, row.itemsize, quantity_text(row.rate, "FLOP/s"), f"{row.ridge:.4g}",
              f"{row.ridge / lowest:.3g}x", f"{row.least_order:,}",
-             *((quantity_text(row.measured, "FLOP/s", 4),) if row.measured else ("",)))
+             *((quantity_text(row.measured, "FLOP/s"),) if row.measured else ("",)))
             for row in self.rows
         ]  # fmt: skip
         head = ("numbers", "bytes", "rate", "ridge (FLOP/byte)", "over the lowest", "bound by arithmetic from n =",

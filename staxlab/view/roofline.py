@@ -102,10 +102,12 @@ def _draw_ceilings(axes: Any, roofline: Roofline, left: float, right: float) -> 
                     [min(ceiling.value / fastest, right) if fastest < math.inf else left, right],
                     [ceiling.value] * 2,
                 )
+            label = f"{ceiling.name}: {ceiling.text()}"
+            if kind == "throughput" and len(roofline.of(kind)) > 1 and fastest < math.inf:
+                label += f" (ridge {ceiling.value / fastest:.3g})"
             axes.plot(
                 xs, [y / 1e9 for y in ys], linestyle=DASHES[k % len(DASHES)], linewidth=2.4 if k == 0 else 1.3,
-                color=SERIES[-1 - series % len(SERIES)], label=f"{ceiling.name}: {ceiling.text()}", zorder=3 if k == 0
-                else 2,
+                color=SERIES[-1 - series % len(SERIES)], label=label, zorder=3 if k == 0 else 2,
             )  # fmt: skip
             series += 1
 
@@ -126,7 +128,8 @@ def write_plot(roofline: Roofline, path: Path, theme: str = "light") -> Path:
 
 
 def text_plot(roofline: Roofline, width: int = 64, height: int = 16) -> str:
-    """The roofline in characters: ``/`` and ``-`` for the roof, a letter per kernel."""
+    """The roofline in characters: ``/`` and ``-`` for the roof, ``.`` for lower ceilings of arithmetic, a letter per
+    kernel."""
     if not roofline.of("bandwidth") or not roofline.of("throughput"):
         return "(a roofline needs a bandwidth and a throughput: nothing to draw)"
     left, right, bottom, top = (math.log10(v) for v in extent(roofline))
@@ -143,6 +146,10 @@ def text_plot(roofline: Roofline, width: int = 64, height: int = 16) -> str:
         r = row(roofline.attainable(intensity))
         if 0 <= r < height:
             grid[r][c] = "/" if intensity < roofline.ridge else "-"
+        for ceiling in roofline.of("throughput")[1:]:
+            r = row(ceiling.value)
+            if intensity > ceiling.value / roofline.bandwidth and 0 <= r < height and grid[r][c] == " ":
+                grid[r][c] = "."
     legend = []
     for k, point in enumerate(roofline.points):
         letter = chr(ord("A") + k % 26)
