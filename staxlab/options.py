@@ -186,6 +186,7 @@ def nearest(given: str, valid: Iterable[str]) -> str:
 
 
 BACKENDS = ("stax", "aot_eager", "eager")
+SEARCH_METHODS = ("candidates", "descent", "random", "halving")  # Section 9.6; the first is what True means
 
 MODES: dict[str | None, dict[str, Any]] = {
     None: {},
@@ -221,7 +222,10 @@ _ALLOWED: dict[str, tuple[Callable[[Any], bool], str]] = {
     "backend": (lambda value: value in BACKENDS, "one of " + ", ".join(map(repr, BACKENDS))),
     "strict_native": (_is_flag, "True or False"),
     "dynamic": (_is_flag, "True or False"),
-    "autotune": (_is_flag, "True or False"),
+    "autotune": (
+        lambda value: _is_flag(value) or (isinstance(value, str) and value in SEARCH_METHODS),
+        "True, False or one of " + ", ".join(map(repr, SEARCH_METHODS)),
+    ),
     "double_backward": (_is_flag, "True or False"),
     "validate": (_is_flag, "True or False"),
     "split_reductions": (_is_flag, "True or False"),
@@ -248,6 +252,9 @@ class Options:
     ``strict_native``   raise where an operator has no lowering (library calls, such as matmul and sort, are accepted)
     ``dynamic``         specialize on ranks instead of shapes (Sections 2.2 and 10)
     ``backend``         "stax", or a prefix of the pipeline: "eager", "aot_eager"
+    ``autotune``        on a GPU, measure launch configurations at the first call (Section 9.6): "candidates" (or True)
+                        chooses among a few, "descent" goes on from there, "random" and "halving" draw from the whole
+                        space. What a sum rounds to may depend on the configuration; the finding is kept on disk
     ``double_backward`` compile the gradient so that it can be differentiated again (Section 5.7)
     ``instruction_set`` override of the CPU vector instruction set ("avx512", "avx2", "neon", "scalar")
     ``accumulators``    vector accumulators per reduction on CPU (0: let the generator decide)
@@ -264,7 +271,7 @@ class Options:
     mode: str | None = None
     strict_native: bool = False
     dynamic: bool = False
-    autotune: bool = False
+    autotune: bool | str = False
     double_backward: bool = False
     instruction_set: str | None = None
     accumulators: int = 0
@@ -276,6 +283,11 @@ class Options:
     memory_budget: int | float | None = None
     validate: bool = False
     extra: tuple[tuple[str, Any], ...] = field(default=(), repr=False)
+
+    @property
+    def search_method(self) -> str | None:
+        """The method that ``autotune`` asks for; None if it asks for none."""
+        return SEARCH_METHODS[0] if self.autotune is True else self.autotune or None
 
     def __post_init__(self) -> None:
         """Raise OptionError for a value that its option does not allow."""

@@ -6,6 +6,7 @@ from ...errors import CodegenError
 from ...options import DeviceSpec, Options
 from ...schedule.records import Schedule, ScheduleNode
 from ..kernel import Kernel, KernelSet
+from .candidates import tuning_of
 from .fused import FusedWriter, pass_decision
 from .kernel_text import KernelWriter
 from .launch import choose_launch, configured
@@ -86,4 +87,5 @@ def triton_kernel(
         bytes_written=schedule.bytes_written(node),
         operations=node.operations,
         decisions=(*form.decisions, *order, launch.decision),
+        tuning=tuning_of(schedule, node, suffix, device, form, launch) if configuration is None else None,
     )
