@@ -24,7 +24,7 @@ class Artifact:
     stands between the dispatcher and the kernels.
     ``check(inputs)`` verifies shapes, strides and dtypes, which the specialization guards normally have done.
     ``cache_hits`` says per kernel whether it was found compiled, ``timings`` how many seconds building or loading it
-    took.
+    took; ``launchers`` are the callables that run the kernels, by name.
     """
 
     call: Callable[[list[Any]], tuple[Any, ...]]
@@ -34,6 +34,14 @@ class Artifact:
     wrapper: Wrapper
     cache_hits: Mapping[str, bool] = field(default_factory=dict)
     timings: Mapping[str, float] = field(default_factory=dict)
+    launchers: Mapping[str, Callable[..., Any]] = field(default_factory=dict, repr=False)
+
+    @property
+    def searches(self) -> dict[str, Any]:
+        """By kernel, how its launch configuration was found (:class:`~staxlab.runtime.autotune.Search`): of those that
+        search for it (``options={"autotune": True}``) and have been called."""
+        found = {name: getattr(launcher, "search", None) for name, launcher in self.launchers.items()}
+        return {name: search for name, search in found.items() if search is not None}
 
     def __call__(self, inputs: list[Any]) -> tuple[Any, ...]:
         return self.call(inputs)
@@ -43,7 +51,8 @@ class Artifact:
         how = "one entry per call, in C"
         if self.interpreted:
             how = f"called through the Python wrapper: {self.interpreted}"
-        return f"artifact: {kernels or 'no compiled kernels'}; {how}"
+        searched = "".join(f"\n{name}: {search.decision}" for name, search in self.searches.items())
+        return f"artifact: {kernels or 'no compiled kernels'}; {how}{searched}"
 
 
 def load(
@@ -61,5 +70,5 @@ def load(
     return Artifact(
         namespace["call"] if program is None else program, namespace["call"], interpreted,
         namespace["check"], wrapper,
-        getattr(launchers, "cache_hits", {}), getattr(launchers, "timings", {}),
+        getattr(launchers, "cache_hits", {}), getattr(launchers, "timings", {}), launchers,
     )  # fmt: skip

@@ -64,7 +64,8 @@ class Search:
     ``start`` is the configuration it began from or would have stayed with, ``evaluations`` how often the cost was asked
     for, ``compilations`` for how many configurations. ``bound`` is the most acceptances that Proposition 9.2 allows
     (coordinate descent), or the most measurements that a plan has. ``guarantee`` says what the method promises,
-    ``reason`` why this configuration was chosen. ``complete`` is False where the search was interrupted.
+    ``reason`` why this configuration was chosen. ``complete`` is False where the search was interrupted. ``before`` is
+    the search that found where this one began, if there was one.
     """
 
     method: str
@@ -83,6 +84,7 @@ class Search:
     complete: bool = True
     subject: str = ""
     seed: int | None = None
+    before: Search | None = None
 
     @property
     def acceptances(self) -> int:

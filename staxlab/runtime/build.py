@@ -89,12 +89,21 @@ def build(kernels: KernelSet, options: Options, device: DeviceSpec) -> Launchers
             launchers.cache_hits[kernel.name] = loaded.hit
             launchers.timings[kernel.name] = loaded.seconds
     for kernel in others:
-        from ..codegen.triton import launcher
-
         started = time.perf_counter()
-        launchers[kernel.name] = launcher.load(kernel)
+        launchers[kernel.name] = _triton_launcher(kernel, options)
         launchers.timings[kernel.name] = time.perf_counter() - started
     return launchers
+
+
+def _triton_launcher(kernel: Kernel, options: Options) -> Callable[..., None]:
+    """What launches a Triton kernel: one that searches for its configuration first, if the options ask for that."""
+    if options.search_method and kernel.tuning is not None:
+        from .autotune_launch import TunedLauncher
+
+        return TunedLauncher(kernel, options.search_method)
+    from ..codegen.triton import launcher
+
+    return launcher.load(kernel)
 
 
 def _compile_all(kernels: list[Kernel]) -> list[Loaded]:
