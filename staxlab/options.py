@@ -224,7 +224,7 @@ _ALLOWED: dict[str, tuple[Callable[[Any], bool], str]] = {
     "dynamic": (_is_flag, "True or False"),
     "autotune": (
         lambda value: _is_flag(value) or (isinstance(value, str) and value in SEARCH_METHODS),
-        "True, False or one of " + ", ".join(map(repr, SEARCH_METHODS)),
+        "True or False, or one of " + ", ".join(map(repr, SEARCH_METHODS)),
     ),
     "double_backward": (_is_flag, "True or False"),
     "validate": (_is_flag, "True or False"),

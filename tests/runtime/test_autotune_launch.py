@@ -355,7 +355,7 @@ def test_the_option_names_a_method():
     assert Options(autotune=True).search_method == "candidates" and Options().search_method is None
     assert [Options(autotune=method).search_method for method in SEARCH_METHODS] == list(SEARCH_METHODS)
     for wrong in ("annealing", 1, 0, None, ["descent"], ""):
-        with pytest.raises(OptionError, match="autotune must be True, False or one of 'candidates'"):
+        with pytest.raises(OptionError, match="autotune must be True or False, or one of 'candidates'"):
             Options(autotune=wrong)
 
 
