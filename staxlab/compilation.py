@@ -74,6 +74,7 @@ class Compilation:
     ``gradients`` has the compilations of the gradient as a program of its own, made where it was to be differentiated.
     ``source`` is the graph a compilation starts from that has no captured one (the gradient, for a second derivative).
     ``owned_inputs`` are those that the call may let go of after their last reader: what was saved for a backward half.
+    ``graphed`` records and replays the region (:class:`staxlab.runtime.graphs.GraphedRegion`), if anything does.
     ``derivative`` is "jvp" or "hvp" where it is not the function itself that is computed (:mod:`staxlab.derivatives`).
     """
 
@@ -96,6 +97,7 @@ class Compilation:
     owned_inputs: frozenset[str] = frozenset()
     backwards: dict[frozenset[int], Compilation] = field(default_factory=dict, repr=False)
     gradients: list[Compilation] = field(default_factory=list, repr=False)
+    graphed: Any = field(default=None, repr=False)
 
     @property
     def fallback_reason(self) -> str | None:
@@ -191,11 +193,21 @@ class Compilation:
         return self.records.get("artifact")
 
     @property
+    def graphs(self) -> Any:
+        """How the region fares with CUDA Graphs (Section 9.9, :class:`staxlab.runtime.graphs.GraphReport`), or would,
+        if the target is not here; None where the options do not ask for them."""
+        from .runtime.graphs import graph_report
+
+        return graph_report(self)
+
+    @property
     def decisions(self) -> tuple[Decision, ...]:
         """Every decision any stage took, in order."""
         found: list[Decision] = []
         for record in (self.partition, self.loops, self.schedule, *(self.kernels or ())):
             found += getattr(record, "decisions", ())
+        if self.options.cuda_graphs and (self.schedule is not None or self.fallback is not None):
+            found += self.graphs.decisions
         return tuple(found)
 
     @property
@@ -289,6 +301,8 @@ class Compilation:
         for stage, record in self.stages():
             seconds = self.timings.get(stage.name, 0.0)
             yield f"--- {stage.title} ({stage.section}, {seconds * 1e3:.1f} ms)\n{record}"
+        if self.graphs is not None:
+            yield f"--- CUDA Graphs (Section 9.9)\n{self.graphs}"
 
     def __str__(self) -> str:
         return self.format()

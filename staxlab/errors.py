@@ -92,6 +92,10 @@ class FallbackWarning(UserWarning):
     """Part of a compiled region runs through PyTorch's own operator instead of a generated kernel."""
 
 
+class GraphWarning(UserWarning):
+    """A region launches its kernels one by one where CUDA Graphs were asked for (Section 9.9); the message says why."""
+
+
 class RecompileWarning(UserWarning):
     """A function keeps missing its specialization cache; the message names the component that keeps changing."""
 

@@ -191,8 +191,8 @@ SEARCH_METHODS = ("candidates", "descent", "random", "halving")  # Section 9.6; 
 MODES: dict[str | None, dict[str, Any]] = {
     None: {},
     "default": {},
-    "reduce-overhead": {},
-    "max-autotune": {"autotune": True},
+    "reduce-overhead": {"cuda_graphs": True},
+    "max-autotune": {"autotune": True, "cuda_graphs": True},
     "max-autotune-no-cudagraphs": {"autotune": True},
 }
 
@@ -230,6 +230,9 @@ _ALLOWED: dict[str, tuple[Callable[[Any], bool], str]] = {
     "validate": (_is_flag, "True or False"),
     "split_reductions": (_is_flag, "True or False"),
     "fuse": (_is_flag, "True or False"),
+    "cuda_graphs": (_is_flag, "True or False"),
+    "graph_inputs": (lambda value: value in ("check", "copy"), "'check' or 'copy'"),
+    "graph_outputs": (lambda value: value in ("reuse", "copy"), "'reuse' or 'copy'"),
     "instruction_set": (
         lambda value: value is None or (isinstance(value, str) and value in VECTOR_BYTES),
         "None (what this processor has) or one of " + ", ".join(map(repr, VECTOR_BYTES)),
@@ -263,6 +266,11 @@ class Options:
     ``max_compilations``compilations allowed per function in all
     ``split_reductions``on a GPU, cut reductions with few outputs into segments (Section 6.5); CPU kernels never do
     ``fuse``            let nodes share a kernel (Section 7.3); without it every buffer has a kernel of its own
+    ``cuda_graphs``     on a GPU, record a region's launches and replay them (Section 9.9); the modes "reduce-overhead"
+                        and "max-autotune" switch it on
+    ``graph_inputs``    "check": replay if the inputs are where they were; "copy": copy the others there
+    ``graph_outputs``   "reuse": results lie in the graph's memory, which no replay touches while they are held; "copy":
+                        they are copied out of it
     ``memory_budget``   what may be saved between forward and backward (Section 5.8): bytes (int), or a fraction (float)
                         of what saving everything takes; None: the minimum cut of Section 5.4, without a limit
     """
@@ -280,6 +288,9 @@ class Options:
     max_rounds: int = 16
     split_reductions: bool = True
     fuse: bool = True
+    cuda_graphs: bool = False
+    graph_inputs: str = "check"
+    graph_outputs: str = "reuse"
     memory_budget: int | float | None = None
     validate: bool = False
     extra: tuple[tuple[str, Any], ...] = field(default=(), repr=False)

@@ -38,6 +38,7 @@ from .errors import (
 )
 from .options import DeviceSpec, Options
 from .provenance import warn_user
+from .runtime.graphs import graphed_call
 from .specialize.signature import is_pending
 
 _any_autocast = torch._C._is_any_autocast_enabled
@@ -473,8 +474,7 @@ def _explanation(compilation: Compilation) -> Callable[[Exception, list[torch.Te
 
 def _runner(compilation: Compilation) -> Callable[[list[torch.Tensor]], Any] | None:
     if compilation.artifact is not None:
-        call = compilation.artifact.call
-        constants = _tensor_constants(compilation)
+        call, constants = graphed_call(compilation), _tensor_constants(compilation)
         run = (lambda inputs: call([*inputs, *constants])) if constants else call
         return _counting(_as_recorded(run, compilation) if _extern_buffers(compilation) else run, compilation.operators)
     if compilation.source is not None and compilation.fallback_reason:

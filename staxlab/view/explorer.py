@@ -248,6 +248,9 @@ def about(compilation: Any) -> Iterator[tuple[str, Callable[[], list[Pane]]]]:
     decided = {whose: half.decisions for whose, half in halves.items() if half.decisions}
     if decided:
         yield "Why?", lambda: [_together({whose: _decisions_pane(taken) for whose, taken in decided.items()})]
+    recorded = {whose: half.graphs for whose, half in halves.items() if half.graphs is not None}
+    if recorded:
+        yield "CUDA Graphs", lambda: [_together({w: panes_of(report).panes[0] for w, report in recorded.items()})]
     asked = {whose: half for whose, half in halves.items() if _is_worth_asking(half)}
     if asked:
         yield "What if?", lambda: [_together({whose: _what_if_pane(half) for whose, half in asked.items()})]

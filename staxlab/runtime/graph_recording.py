@@ -1,0 +1,196 @@
+"""One recording of a region: the addresses it holds for, what it copies in, and what it gives out (Section 9.9).
+
+The results of a replay lie in memory that belongs to the graph; the next replay writes there again. What is given out
+is therefore a new tensor over that memory, and a recording knows how many tensors look at it besides its own: as long
+as there are any, somebody may still read the results of the last replay, and it is *busy*. Views of results, and values
+autograd has saved, count like the results themselves, because all of them hold the storage.
+
+A result that is one of the inputs, or a view of one, is none of this: it is made anew from the input of each call.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+_use_count = torch._C._storage_Use_Count
+_increment_version = torch.autograd.graph.increment_version
+
+
+@dataclass(frozen=True)
+class _Ours:
+    """A result in the graph's memory."""
+
+    tensor: torch.Tensor
+
+    def of(self, inputs: Sequence[torch.Tensor]) -> torch.Tensor:
+        return self.tensor.data  # another tensor on the same storage, with a version counter of its own
+
+
+@dataclass(frozen=True)
+class _Input:
+    """A result that is an input itself."""
+
+    place: int
+
+    def of(self, inputs: Sequence[torch.Tensor]) -> torch.Tensor:
+        return inputs[self.place]
+
+
+@dataclass(frozen=True)
+class _ViewOfInput:
+    """A result that looks at an input's memory, ``offset`` elements from the input's first."""
+
+    place: int
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    offset: int
+
+    def of(self, inputs: Sequence[torch.Tensor]) -> torch.Tensor:
+        source = inputs[self.place]
+        return torch.as_strided(source, self.shape, self.stride, source.storage_offset() + self.offset)
+
+
+@dataclass(frozen=True)
+class _Constant:
+    """A result that is no tensor."""
+
+    value: Any
+
+    def of(self, inputs: Sequence[torch.Tensor]) -> Any:
+        return self.value
+
+
+class _Storage:
+    """The memory of results in the graph's pool, and who holds it. C++ counts tensors; somebody who holds the Python
+    object of the storage (``y.untyped_storage()``), of which there is one, shows in that object's own count."""
+
+    __slots__ = ("tensor", "pointer", "wrapper", "address", "alone")
+
+    def __init__(self, tensor: torch.Tensor):
+        self.tensor, self.pointer = tensor, tensor.data_ptr()
+        self.wrapper = tensor.untyped_storage()
+        self.address = self.wrapper._cdata
+        self.alone = self.holders()
+
+    def holders(self) -> int:
+        return _use_count(self.address) + sys.getrefcount(self.wrapper)
+
+
+@dataclass(eq=False)
+class Recording:
+    """A graph, and what goes with it.
+
+    ``copied`` maps the number of an input to the tensor it is copied into before a replay; all other inputs must be
+    where they were. ``writes`` are the inputs that the program modifies, with how much their version counters rise.
+    ``results`` say how each result is made from the call's inputs, ``storages`` are the memory of those in the graph's
+    pool. ``counted``: the writes of the call that is about to be replayed have been counted while recording it.
+    """
+
+    graph: Any
+    copied: dict[int, torch.Tensor]
+    writes: tuple[tuple[int, int], ...]
+    results: tuple[Any, ...]
+    storages: tuple[_Storage, ...]
+    counted: bool = True
+    replays: int = 0
+    last_used: int = 0
+
+    @property
+    def result_bytes(self) -> int:
+        return result_bytes(self.results)
+
+    @property
+    def copied_bytes(self) -> int:
+        return sum(span(x) * x.dtype.itemsize for x in self.copied.values())
+
+    def is_busy(self) -> bool:
+        """Whether somebody still holds results of the last replay."""
+        for storage in self.storages:
+            if storage.holders() > storage.alone:
+                return True
+        return False
+
+    def is_intact(self) -> bool:
+        """Whether the results' memory is still there: ``y.untyped_storage().resize_(0)`` gives it back."""
+        return all(storage.tensor.data_ptr() == storage.pointer for storage in self.storages)
+
+    def copy_in(self, inputs: Sequence[torch.Tensor]) -> None:
+        """Bring the inputs that may be anywhere to where the graph reads them."""
+        for place, target in self.copied.items():
+            whole(target).copy_(whole(inputs[place]))
+
+    def count_writes(self, inputs: Sequence[torch.Tensor]) -> None:
+        """Raise the version counters of modified inputs, which the kernels do not know of."""
+        if self.counted:
+            self.counted = False
+            return
+        for place, more in self.writes:
+            if not inputs[place].is_inference():
+                for _ in range(more):
+                    _increment_version(inputs[place])
+
+    def give_out(self, inputs: Sequence[torch.Tensor]) -> tuple[Any, ...]:
+        """The results of the replay that has just been submitted."""
+        return tuple([result.of(inputs) for result in self.results])
+
+
+def describe_results(delivered: Iterable[Any], inputs: Sequence[torch.Tensor]) -> tuple[Any, ...]:
+    """How to make each of the delivered results again, from the inputs they were delivered for."""
+    places = {id(x): place for place, x in reversed([*enumerate(inputs)])}
+    storages = {x.untyped_storage()._cdata: place for place, x in reversed([*enumerate(inputs)]) if x.numel()}
+    found: list[Any] = []
+    for result in delivered:
+        if not isinstance(result, torch.Tensor):
+            found.append(_Constant(result))
+        elif id(result) in places:
+            found.append(_Input(places[id(result)]))
+        elif result.untyped_storage()._cdata in storages:
+            place = storages[result.untyped_storage()._cdata]
+            offset = result.storage_offset() - inputs[place].storage_offset()
+            found.append(_ViewOfInput(place, tuple(result.shape), result.stride(), offset))
+        else:
+            found.append(_Ours(result))
+    return tuple(found)
+
+
+def storages_of(results: Iterable[Any]) -> tuple[_Storage, ...]:
+    """The storages of results in the graph's memory, each once, counted while only the recording holds them."""
+    tensors: dict[int, torch.Tensor] = {}
+    for result in results:
+        if isinstance(result, _Ours):
+            tensors.setdefault(result.tensor.untyped_storage()._cdata, result.tensor)
+    return tuple(map(_Storage, tensors.values()))
+
+
+def result_bytes(results: Iterable[Any]) -> int:
+    """Bytes of the results in the graph's memory, each storage once."""
+    held = [result.tensor.untyped_storage() for result in results if isinstance(result, _Ours)]
+    return sum({storage._cdata: storage.nbytes() for storage in held}.values())
+
+
+def span(tensor: torch.Tensor) -> int:
+    """Elements from a tensor's first to its last in memory, gaps included."""
+    if not tensor.numel():
+        return 0
+    return 1 + sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
+
+
+def whole(tensor: torch.Tensor) -> torch.Tensor:
+    """All a tensor spans, as one row: what can be copied whatever the strides are (expanded ones included)."""
+    return tensor.as_strided((span(tensor),), (1,), tensor.storage_offset())
+
+
+ALIGNMENT = 16  # bytes; compiled kernels differ by whether a pointer is a multiple of it
+
+
+def place_for(tensor: torch.Tensor) -> torch.Tensor:
+    """New memory for a copy of a tensor: shape, strides, dtype and alignment as its own."""
+    size = tensor.dtype.itemsize
+    shift = tensor.data_ptr() % ALIGNMENT // size
+    memory = torch.empty(span(tensor) + shift, dtype=tensor.dtype, device=tensor.device)
+    return memory.as_strided(tuple(tensor.shape), tensor.stride(), shift)

@@ -1,0 +1,656 @@
+"""CUDA Graphs on a simulated device: addresses, lifetimes of results, and what happens when something fails."""
+
+from __future__ import annotations
+
+import os
+import threading
+import warnings
+
+import pytest
+import torch
+
+import staxlab
+from staxlab.autodiff.runtime import TrainingRegion
+from staxlab.autodiff.split import only_gradients, prune_tangents
+from staxlab.errors import GraphWarning, OptionError
+from staxlab.pipeline import _spread, _tensor_constants
+from staxlab.runtime import graphs
+from staxlab.runtime.graph_checks import GraphCheck, check_region
+from staxlab.runtime.graph_recording import place_for, span, whole
+from staxlab.runtime.graphs import FALLBACK, REPLAYING, WARMING_UP, GraphedRegion
+from staxlab.runtime.simulated_device import SimulatedDevice, SimulatedError, simulated_region
+
+
+def doubled(x):
+    return (x * 2,)
+
+
+def region(run=doubled, **options):
+    device = options.pop("device", None) or SimulatedDevice()
+    found = GraphedRegion(run, device, **options)
+    return found, device
+
+
+def replays(device):
+    return sum(entry[0] == "replay" for entry in device.log)
+
+
+def simple(run):
+    """A function of tensors as a region: a list in, a tuple out."""
+    return lambda inputs: run(*inputs)
+
+
+# -- the guard ---------------------------------------------------------------------------------------------------------
+
+
+def test_first_call_runs_second_records_later_ones_replay():
+    x = torch.arange(4.0)
+    f, device = region(simple(doubled))
+    states = []
+    for call in range(4):
+        x.fill_(call)
+        (y,) = f([x])
+        assert y.tolist() == [2.0 * call] * 4
+        states.append(f.state)
+        del y
+    assert states == [WARMING_UP, REPLAYING, REPLAYING, REPLAYING]
+    assert [entry[0] for entry in device.log] == ["warm up", "record", "replay", "replay", "replay"]
+    assert f.report().direct == ((graphs.FIRST_TIME, 1),) and f.replays == 3
+
+
+def test_a_replay_reads_the_recorded_addresses_and_not_the_python_objects():
+    x = torch.ones(4)
+    f, device = region(simple(doubled))
+    f([x]), f([x])
+    other = x.detach()  # another object, the same memory
+    x.fill_(7)
+    assert f([other])[0].tolist() == [14.0] * 4 and replays(device) == 2
+
+
+def test_other_addresses_run_the_region_and_are_counted():
+    x = torch.ones(4)
+    f, device = region(simple(doubled))
+    f([x]), f([x])
+    elsewhere = torch.full((4,), 5.0)
+    assert f([elsewhere])[0].tolist() == [10.0] * 4
+    assert replays(device) == 1 and f.report().direct_calls == 2
+
+
+def test_alternating_addresses_get_a_recording_each():
+    pair = [torch.ones(4), torch.ones(4)]
+    f, device = region(simple(doubled))
+    for call in range(12):
+        x = pair[call % 2]
+        x.fill_(call)
+        assert f([x])[0].tolist() == [2.0 * call] * 4
+    assert len(f.report().recordings) == 2 and replays(device) == 10
+
+
+def test_addresses_that_never_come_again_are_never_recorded():
+    f, device = region(simple(doubled))
+    kept = [torch.full((4,), float(call)) for call in range(20)]
+    for call, x in enumerate(kept):
+        assert f([x])[0].tolist() == [2.0 * call] * 4
+    assert ("record",) not in device.log and f.state == WARMING_UP
+
+
+def test_beyond_the_limit_a_frequent_address_takes_the_oldest_recordings_place():
+    many = [torch.full((2,), float(k)) for k in range(4)]
+    f, device = region(simple(doubled), most_recordings=3)
+    for _ in range(3):
+        for x in many:
+            assert torch.equal(f([x])[0], x * 2)
+    assert len(f.report().recordings) == 3
+    assert dict(f.report().direct)[graphs.ALL_TAKEN] == 2
+    for _ in range(graphs.PATIENCE + 2):
+        assert torch.equal(f([many[3]])[0], many[3] * 2)
+    report = f.report()
+    assert report.dropped == 1 and len(report.recordings) == 3
+    assert torch.equal(f([many[1]])[0], many[1] * 2)
+
+
+def test_number_and_shapes_are_compared_where_no_key_has_done_it():
+    x = torch.arange(6.0)
+    f, device = region(simple(doubled))
+    f([x]), f([x])
+    assert f([x[:4]])[0].tolist() == [0.0, 2.0, 4.0, 6.0]  # the same data pointer
+    assert f([x.view(2, 3)])[0].shape == (2, 3)
+    assert dict(f.report().direct)[graphs.OTHER_INPUTS] == 2
+
+
+# -- results -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_loop_that_rebinds_its_result_takes_turns_and_never_runs_directly():
+    x = torch.ones(4)
+    f, device = region(simple(doubled))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for call in range(10):
+            x.fill_(call)
+            (y,) = f([x])  # the y of the call before is held meanwhile
+            assert y.tolist() == [2.0 * call] * 4
+    assert f.report().direct_calls == 1 and len(f.report().recordings) == 2
+
+
+def test_results_that_are_held_never_change_and_one_warning_says_so():
+    x = torch.ones(4)
+    f, device = region(simple(doubled), name="step")
+    kept = []
+    with pytest.warns(GraphWarning, match=r"step cannot replay.*\n.*clone\(\)") as caught:
+        for call in range(8):
+            x.fill_(call)
+            kept.append(f([x])[0])
+    assert len(caught) == 1
+    assert [y[0].item() for y in kept] == [2.0 * call for call in range(8)]
+    assert dict(f.report().direct)[graphs.HELD] == 5
+    kept.clear()
+    before = f.replays
+    f([x])
+    assert f.replays == before + 1, "once the results are gone the graph is replayed again"
+
+
+@pytest.mark.parametrize(
+    "derive",
+    [
+        lambda y: y[1:],
+        lambda y: y.view(2, 2).t(),
+        lambda y: y.detach(),
+        lambda y: y.numpy(),
+        lambda y: y.untyped_storage(),
+        lambda y: torch.from_dlpack(y),
+        lambda y: (y.clone().requires_grad_() * y).sum(),  # autograd has saved it
+    ],
+)
+def test_whatever_looks_at_a_result_holds_it(derive):
+    x = torch.ones(4)
+    f, device = region(simple(doubled))
+    f([x])
+    first = derive(f([x])[0])
+    before = f.report().recordings[0]
+    assert before.held
+    x.fill_(9)
+    f([x])
+    assert f.report().recordings[0].replays == before.replays
+    del first
+    assert not f.report().recordings[0].held
+
+
+def test_two_results_in_one_memory_stay_so():
+    x = torch.arange(4.0)
+    for outputs in ("reuse", "copy"):
+        f, _ = region(simple(lambda x: ((y := x + 1), y[2:], y.view(2, 2), 3, None)), outputs=outputs)
+        for _ in range(4):
+            y, tail, square, number, nothing = f([x])
+            assert number == 3 and nothing is None
+            assert torch.equal(y, x + 1) and torch.equal(tail, y[2:]) and torch.equal(square, y.view(2, 2))
+            y.fill_(0)
+            assert tail.tolist() == [0.0, 0.0] and not square.any()
+            del y, tail, square
+
+
+def test_copied_results_are_the_callers_own():
+    x = torch.ones(4)
+    f, device = region(simple(doubled), outputs="copy")
+    kept = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for call in range(6):
+            x.fill_(call)
+            kept.append(f([x])[0])
+    assert [y[0].item() for y in kept] == [2.0 * call for call in range(6)]
+    assert len(f.report().recordings) == 1 and f.replays == 5
+
+
+def test_results_that_are_inputs_or_look_at_them_are_the_callers():
+    f, _ = region(simple(lambda x, w: (x, x[1:], x * w)))
+    w = torch.full((4,), 3.0)
+    x = torch.arange(4.0)
+    for _ in range(3):
+        x2 = x.detach()
+        same, tail, product = f([x2, w])
+        assert same is x2 and tail.data_ptr() == x2[1:].data_ptr() and torch.equal(product, x * 3)
+        del product
+
+
+def test_a_result_resized_by_the_caller_costs_the_recording_and_no_value():
+    x = torch.ones(4)
+    f, _ = region(simple(doubled))
+    f([x])
+    y = f([x])[0]
+    y.untyped_storage().resize_(0)
+    del y
+    x.fill_(4)
+    assert f([x])[0].tolist() == [8.0] * 4
+    assert f.report().dropped == 1
+
+
+def test_a_result_of_the_last_call_may_be_the_next_input():
+    y = torch.ones(3)
+    f, _ = region(simple(lambda x: (x * 2 + 1,)))
+    for call in range(30):
+        y = f([y])[0]
+        if call % 10 == 9:
+            y = torch.ones(3)
+        expected = 2.0 ** (call % 10 + 2) - 1 if call % 10 != 9 else 1.0
+        assert y.tolist() == [expected] * 3, call
+
+
+def test_results_have_version_counters_of_their_own():
+    x = torch.ones(4)
+    f, _ = region(simple(doubled))
+    f([x])
+    y = f([x])[0]
+    y.add_(1)
+    assert y._version == 1
+    del y
+    z = f([x])[0]
+    assert z._version == 0 and z.tolist() == [2.0] * 4
+
+
+# -- writes into inputs ------------------------------------------------------------------------------------------------
+
+
+def counted(x, state):
+    state.add_(1)
+    return (x * state,)
+
+
+@pytest.mark.parametrize("inputs", ["check", "copy"])
+def test_a_program_that_modifies_an_input_does_so_once_per_call(inputs):
+    x, state = torch.ones(3), torch.zeros(3)
+    f, _ = region(simple(counted), inputs=inputs)
+    for call in range(1, 8):
+        version = state._version
+        (y,) = f([x.clone() if inputs == "copy" else x, state])
+        assert state.tolist() == [call] * 3 == y.tolist()
+        assert state._version == version + 1, "autograd must notice every write"
+
+
+def test_in_inference_mode_there_are_no_version_counters():
+    with torch.inference_mode():
+        x, state = torch.ones(3), torch.zeros(3)
+        for inputs in ("check", "copy"):
+            f, _ = region(simple(counted), inputs=inputs)
+            state.zero_()
+            for call in range(1, 6):
+                (y,) = f([x.clone(), state])
+                assert state.tolist() == [call] * 3 == y.tolist()
+
+
+# -- copying inputs ----------------------------------------------------------------------------------------------------
+
+
+def test_inputs_that_move_are_copied_and_those_that_stay_are_not():
+    w = torch.full((4,), 3.0)
+    f, device = region(simple(lambda x, w: (x * w,)), inputs="copy")
+    kept = []
+    for call in range(6):
+        kept.append(torch.full((4,), float(call)))
+        assert f([kept[-1], w])[0].tolist() == [3.0 * call] * 4
+    (info,) = f.report().recordings
+    assert info.copied_inputs == 1 and info.copied_bytes == 16 and info.replays == 5
+    moved = w.clone().fill_(5)
+    for _ in range(4):
+        assert f([kept[1], moved])[0].tolist() == [5.0] * 4
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: torch.randn(3, 4).t(),
+        lambda: torch.randn(4, 1).expand(4, 5),
+        lambda: torch.randn(20)[1::3],
+        lambda: torch.randn(()),
+        lambda: torch.randn(0, 4),
+        lambda: torch.randn(9)[1:].view(2, 4),
+    ],
+)
+def test_a_copy_keeps_layout_and_alignment(make):
+    x = make()
+    copy = place_for(x)
+    whole(copy).copy_(whole(x))
+    assert torch.equal(copy, x) and copy.stride() == x.stride()
+    assert not x.numel() or copy.data_ptr() % 16 == x.data_ptr() % 16 and span(copy) == span(x)
+
+
+# -- failures ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("fails_at", ["record", "replay"])
+def test_a_failure_warns_once_and_the_region_runs_as_it_is(fails_at):
+    x, state = torch.ones(3), torch.zeros(3)
+    device = SimulatedDevice(fails_at)
+    f, _ = region(simple(counted), device=device, name="loss")
+    words = rf"loss runs without CUDA Graphs.*{fails_at}ing failed.*as planned"
+    with pytest.warns(GraphWarning, match=words) as caught:
+        for call in range(1, 6):
+            (y,) = f([x, state])
+            assert y.tolist() == [call] * 3 == state.tolist()
+    assert len(caught) == 1 and f.state == FALLBACK and f.report().direct_calls == 5
+    assert not device.is_capturing() and "failed" in str(f.report())
+
+
+def test_reading_a_value_back_makes_recording_fail_and_nothing_else():
+    f, device = region(simple(lambda x: (x * float(x.sum().item()),)))
+    x = torch.ones(3)
+    with pytest.warns(GraphWarning, match="waits for the device"):
+        for call in range(4):
+            x.fill_(call)
+            assert f([x])[0].tolist() == [3.0 * call * call] * 3
+    assert f.state == FALLBACK and not device.is_capturing()
+
+
+def test_an_error_of_the_program_is_raised_as_without_graphs():
+    def failing(x):
+        raise ValueError("mine")
+
+    f, device = region(simple(failing))
+    for _ in range(3):
+        with pytest.raises(ValueError, match="mine"):
+            f([torch.ones(2)])
+    calls = []
+
+    def second(x):
+        calls.append(1)
+        if len(calls) > 1:
+            raise ValueError("mine")
+        return (x + 1,)
+
+    f, device = region(simple(second))
+    x = torch.ones(2)
+    f([x])
+    with pytest.warns(GraphWarning, match="ValueError: mine"), pytest.raises(ValueError, match="mine"):
+        f([x])
+    assert f.state == FALLBACK and not device.is_capturing()
+
+
+def test_an_interrupt_while_recording_leaves_the_region_usable():
+    calls = []
+
+    def interrupted(x):
+        calls.append(1)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return (x + 1,)
+
+    f, device = region(simple(interrupted))
+    x = torch.ones(2)
+    f([x])
+    with pytest.raises(KeyboardInterrupt):
+        f([x])
+    assert f.state == WARMING_UP and not device.is_capturing()
+    assert f([x])[0].tolist() == [2.0, 2.0] and f.state == REPLAYING
+
+
+def test_warnings_as_errors_do_not_lock_the_region():
+    x = torch.ones(3)
+    f, _ = region(simple(doubled), device=SimulatedDevice("record"))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", GraphWarning)
+        f([x])
+        with pytest.raises(GraphWarning):
+            f([x])
+        assert f([x])[0].tolist() == [2.0] * 3
+
+
+# -- streams, threads, processes ---------------------------------------------------------------------------------------
+
+
+def test_another_stream_waits_for_the_last_replay():
+    x = torch.ones(3)
+    f, device = region(simple(doubled))
+    f([x]), f([x]), f([x])
+    assert not any(entry[0] == "wait" for entry in device.log)
+    device.stream = "stream 1"
+    f([x]), f([x])
+    device.stream = "stream 0"
+    f([x])
+    waits = [entry for entry in device.log if entry[0] == "wait"]
+    assert waits == [("wait", "stream 1", "stream 0"), ("wait", "stream 0", "stream 1")]
+
+
+def test_inside_a_recording_of_the_callers_the_region_is_launched():
+    x = torch.ones(3)
+    f, device = region(simple(doubled))
+    f([x]), f([x])
+    device.capturing_elsewhere = True
+    assert f([x])[0].tolist() == [2.0] * 3
+    assert dict(f.report().direct)[graphs.CAPTURED] == 1 and replays(device) == 1
+
+
+def test_threads_get_the_values_of_their_own_calls():
+    f, _ = region(simple(lambda x: (x * 2 + 1,)))
+    wrong = []
+
+    def work(number):
+        x = torch.full((16,), float(number))
+        for call in range(60):
+            x.fill_(number + call)
+            (y,) = f([x])
+            if not torch.equal(y, x * 2 + 1):
+                wrong.append((number, call))
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", GraphWarning)
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert not wrong and f.replays > 0
+
+
+def test_a_forked_child_does_not_touch_the_recordings(monkeypatch):
+    x = torch.ones(3)
+    f, device = region(simple(doubled))
+    f([x]), f([x])
+    monkeypatch.setattr(graphs.os, "getpid", lambda: os.getppid())
+    before = replays(device)
+    assert f([x])[0].tolist() == [2.0] * 3
+    assert replays(device) == before and dict(f.direct)[graphs.FORKED] == 1
+
+
+def test_reset_forgets_and_starts_again():
+    x = torch.ones(3)
+    f, device = region(simple(doubled))
+    f([x]), f([x])
+    f.reset()
+    assert f.state == WARMING_UP and not f.report().recordings
+    assert f([x])[0].tolist() == [2.0] * 3 and f([x])[0].tolist() == [2.0] * 3 and f.state == REPLAYING
+
+
+# -- compiled regions --------------------------------------------------------------------------------------------------
+
+ASKED = {"options": {"cuda_graphs": True}}
+
+
+def explained(fn, *inputs, **options):
+    options = {"target": "sm_90", "mode": "reduce-overhead", **options}
+    return staxlab.explain(fn, *inputs, **options)
+
+
+PROGRAMS = {
+    "pointwise": lambda x, w: torch.relu(x + w) * 2,
+    "two results": lambda x, w: (x.softmax(-1), (x * w).sum(0)),
+    "library product": lambda x, w: torch.relu(x @ w).sum(-1),
+    "sorted": lambda x, w: torch.sort(x + w)[0] * 2,
+    "view of the input": lambda x, w: (x.t(), x * 2, x),
+    "scatter": lambda x, w: x.index_add(0, torch.tensor([0, 2, 2]), w[:3]),
+    "cumulative": lambda x, w: x.cumsum(0) + w,
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("outputs", ["reuse", "copy"])
+def test_compiled_regions_replay_their_own_wrapper(name, outputs):
+    fn = PROGRAMS[name]
+    x, w = torch.randn(8, 8), torch.randn(8, 8)
+    compilation = explained(fn, x, w, options={"graph_outputs": outputs})
+    f = simulated_region(compilation)
+    constants = [c for c in compilation.loops.inputs if c.name not in ("x", "w")]
+    more = _tensor_constants(compilation) if constants else []
+    for _ in range(4):
+        x.normal_(), w.normal_()
+        expected = fn(x, w)
+        expected = expected if isinstance(expected, tuple) else (expected,)
+        found = f([x, w, *more])
+        for a, b in zip(found, expected, strict=True):
+            torch.testing.assert_close(a, b)
+        del found, a
+    assert compilation.graphs.state == REPLAYING and compilation.graphs.replays == 3
+
+
+def test_batch_norm_in_training_updates_its_statistics_once_per_call():
+    norm = torch.nn.BatchNorm1d(6)
+    twin = torch.nn.BatchNorm1d(6)
+    x = torch.randn(5, 6)
+    with torch.no_grad():
+        compilation = explained(norm, x)
+        norm.load_state_dict(twin.state_dict())
+        f = simulated_region(compilation)
+        for _ in range(5):
+            x.normal_()
+            flat = compilation.capture.bind((x,), {})
+            (y, *_) = f([*flat, *_tensor_constants(compilation)])
+            torch.testing.assert_close(y, twin(x))
+            for name, value in twin.state_dict().items():
+                torch.testing.assert_close(norm.state_dict()[name], value)
+            del y
+    assert f.replays == 4
+
+
+def test_forward_and_backward_are_recorded_by_themselves():
+    x = torch.randn(6, 8, requires_grad=True)
+    w = torch.randn(8, 8, requires_grad=True)
+    compilation = explained(lambda x, w: torch.relu(x @ w).exp().sum(), x, w)
+    assert compilation.graphs.check.allowed and compilation.backward.graphs.check.allowed
+    forward, backward = simulated_region(compilation), simulated_region(compilation.backward)
+    places = only_gradients(prune_tangents(compilation.partition, frozenset()))[1]
+    count = len(compilation.joint.primals)
+    trained = TrainingRegion(
+        compilation.joint, forward, compilation.partition.places,
+        lambda undefined: lambda inputs: _spread(backward(inputs), places, count), None,
+    )  # fmt: skip
+    one = torch.ones(())  # the upstream gradient; a new one in every step would be at a new address
+    for _ in range(6):
+        with torch.no_grad():
+            x.normal_(std=0.3)
+        (loss,) = trained([x, w])
+        found = torch.autograd.grad(loss, (x, w), one)
+        expected = torch.autograd.grad(torch.relu(x @ w).exp().sum(), (x, w))
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+        del loss, found
+    assert forward.replays > 2 and backward.replays > 2, (forward.report(), backward.report())
+    # Two forward passes before a backward: what the first has saved must survive the second.
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", GraphWarning)
+        first, second, third = (trained([x, w])[0] for _ in range(3))
+    for loss in (third, second, first):
+        torch.testing.assert_close(torch.autograd.grad(loss, w)[0], expected[1], rtol=1e-4, atol=1e-5)
+
+
+# -- the static check --------------------------------------------------------------------------------------------------
+
+
+def test_modes_and_options_switch_it_on():
+    from staxlab.options import Options
+
+    assert not Options.resolve().cuda_graphs
+    assert Options.resolve(mode="reduce-overhead").cuda_graphs and Options.resolve(mode="max-autotune").cuda_graphs
+    assert not Options.resolve(mode="max-autotune-no-cudagraphs").cuda_graphs
+    assert not Options.resolve(mode="reduce-overhead", options={"cuda_graphs": False}).cuda_graphs
+    for name, value in (("cuda_graphs", 1), ("graph_inputs", "move"), ("graph_outputs", True)):
+        with pytest.raises(OptionError, match=name):
+            Options.resolve(options={name: value})
+
+
+def test_without_being_asked_there_is_no_report():
+    assert staxlab.explain(doubled, torch.ones(3), target="sm_90").graphs is None
+
+
+def test_on_a_cpu_the_option_changes_nothing():
+    f = staxlab.compile(lambda x: x * 2, mode="reduce-overhead")
+    x = torch.ones(3)
+    assert f(x).tolist() == [2.0] * 3
+    report = f.versions[0].compilation.graphs
+    assert report.state == graphs.REFUSED and "CPU" in report.summary()
+    assert not any("CUDA" in str(d) and d.choice == "record" for d in f.versions[0].compilation.decisions)
+
+
+def test_data_dependent_shapes_are_refused_with_node_and_line():
+    with pytest.warns(staxlab.FallbackWarning):
+        report = explained(lambda x: x[x > 0] * 2, torch.randn(4)).graphs
+    (obstacle,) = report.check.obstacles
+    assert obstacle.condition == 1 and "depends on data" in str(report) and "x[x > 0]" in str(report)
+    assert [d.choice for d in report.decisions] == ["broken", "holds", "run as it is"]
+
+
+def test_operators_that_wait_for_the_device_are_refused_with_node_and_line():
+    report = explained(lambda x: torch.linalg.eigvalsh(x @ x.t()) + 1, torch.randn(4, 4)).graphs
+    assert report.state == graphs.REFUSED
+    (obstacle,) = report.check.obstacles
+    assert obstacle.node and "eigvalsh" in str(obstacle.where) and "host" in obstacle.reason
+
+
+def test_random_numbers_are_registered_and_not_refused():
+    report = explained(lambda x: torch.nn.functional.dropout(x, 0.5) + 1, torch.randn(8)).graphs
+    assert report.check.allowed and report.check.draws
+    assert any(d.topic == "cuda-graph-randomness" for d in report.decisions)
+
+
+def test_a_tensor_on_another_device_is_refused():
+    from dataclasses import replace
+
+    from staxlab.runtime.graph_checks import check_schedule
+
+    schedule = explained(lambda x, w: (x * 2 + w).sum(), torch.ones(3), torch.ones(3)).schedule
+    layouts = {name: replace(layout, device="cuda:0") for name, layout in schedule.layouts.items()}
+    assert check_schedule("f", replace(schedule, layouts=layouts)).allowed
+    layouts["w"] = replace(layouts["w"], device="cpu")
+    (obstacle,) = check_schedule("f", replace(schedule, layouts=layouts)).obstacles
+    assert obstacle.condition == 3 and obstacle.node == "w" and "an input on cpu" in obstacle.reason
+    layouts["w"] = replace(layouts["w"], device="cuda:1")
+    assert check_schedule("f", replace(schedule, layouts=layouts)).obstacles[0].reason.startswith("an input on cuda:1")
+
+
+def test_what_cannot_be_simulated_says_why():
+    with pytest.raises(OptionError, match='target="sm_90"'):
+        simulated_region(staxlab.explain(doubled, torch.ones(3), mode="reduce-overhead"))
+    with pytest.raises(OptionError, match="not recorded"):
+        simulated_region(explained(lambda x: torch.linalg.eigvalsh(x), torch.eye(3)))
+
+
+def test_the_simulated_device_refuses_what_a_gpu_refuses():
+    device = SimulatedDevice()
+    for run in (lambda x: (torch.nonzero(x),), lambda x: (x[x > 0],), lambda x: (bool(x.any()),)):
+        with pytest.raises((SimulatedError, RuntimeError)):
+            device.record(simple(run), [torch.ones(3)], ())
+        assert not device.is_capturing()
+
+
+def test_nothing_is_executed_while_recording():
+    device, x, state = SimulatedDevice(), torch.ones(3), torch.zeros(3)
+    graph, (y,) = device.record(simple(counted), [x, state], ())
+    assert state.tolist() == [0.0] * 3 and y.tolist() != [1.0] * 3
+    device.replay(graph)
+    assert state.tolist() == [1.0] * 3 == y.tolist()
+
+
+def test_the_report_prints_and_draws():
+    x = torch.ones(8)
+    compilation = explained(lambda x: x * 2, x)
+    f = simulated_region(compilation)
+    for _ in range(4):
+        f([x])
+    text = str(compilation.graphs)
+    assert "replaying, 1 recording, 3 calls replayed, 1 run as they are" in text and "test_graphs.py" in text
+    assert "CUDA Graphs (Section 9.9)" in compilation.format()
+    drawn = compilation.graphs._repr_mimebundle_()
+    assert "<svg" in drawn["text/html"] and drawn["text/plain"].strip() == text.strip()
+    assert "aria-label" in drawn["text/html"] and "http" not in drawn["text/html"].replace("http://www.w3.org", "")
+    assert "CUDA Graphs" in compilation._repr_mimebundle_()["text/html"]
+
+
+def test_a_check_by_itself_prints():
+    assert "holds" in str(GraphCheck("f")) and check_region(explained(lambda x: x + 1, torch.ones(2))).allowed
