@@ -16,6 +16,10 @@ elements of each. Put into the algorithm, these two numbers give the rule for ou
 the algorithm as it stands; its bound ``2 S`` on the outputs becomes ``2 S c``, at most the ``2 * 32 * S`` outputs from
 which Section 6.5 splits nothing at all.
 
+A row whose result is put together with the row again, as in a softmax, is another matter: left whole, an instance
+reduces the row and goes on to use it, which spares reading it twice, at the price of multiprocessors without a row.
+:func:`left_whole` weighs the one against the other.
+
 Which elements form a segment, and hence the order of summation, follows from shapes, strides, device and options
 alone: a result repeats bit by bit. Partial results are kept in the accumulator's dtype.
 
@@ -175,6 +179,22 @@ class SplitRule:
         )  # fmt: skip
 
 
+def left_whole(n: int, row_bytes: int, device: DeviceSpec) -> tuple[float, float]:
+    """What ``n`` rows of ``row_bytes`` cost that are reduced, then read again with the result and written anew: in
+    transfers of an element at the full bandwidth of the memory, left whole and split. O(1).
+
+    Whole, an instance reads its row, again if the rows under way are more than the second-level cache holds, and writes
+    it; of S multiprocessors only n transfer anything. Split, the row is read by the first level and again by the kernel
+    that writes, the second time at twice the bandwidth where the cache holds all rows.
+    """
+    cache = device.l2_bytes or 32 << 20
+    busy = min(1.0, n / device.multiprocessors)
+    under_way = min(n, 2 * device.multiprocessors) * row_bytes
+    whole = (2.0 + (under_way > cache)) / busy
+    split = 3.0 if n * row_bytes > cache else 2.5
+    return round(whole, 2), split
+
+
 def _divisor_near(number: int, wanted: int, distance: int) -> int | None:
     """The divisor of ``number`` nearest to ``wanted`` (the smaller of two), none further off than ``distance``."""
     for gap in range(distance + 1):
@@ -193,11 +213,13 @@ def choose_split(
     *,
     across: bool = False,
     enabled: bool = True,
+    again: int = 0,
 ) -> tuple[Split, Decision]:
     """How a reduction of ``n`` outputs over ``n_r`` elements each is cut on a GPU, and why. O(1).
 
     ``across`` says that neighbouring outputs, not neighbouring terms, are adjacent in memory; ``enabled`` is the
-    option ``split_reductions``. ``n`` and ``n_r`` are at least 1.
+    option ``split_reductions``; ``again`` are the bytes of a row that is read again with its result, else 0. ``n`` and
+    ``n_r`` are at least 1.
     """
     rule = SplitRule.of(n, device, across)
     whole = Split(n_r, 1, n_r)
@@ -215,6 +237,14 @@ def choose_split(
     if n_r <= rule.whole_up_to:
         most = rule.fewest_elements
         return kept(f"a range of {n_r} gives each of the {rule.threads_per_output} threads at most {most} elements")
+    if again and not across:
+        whole_cost, split_cost = left_whole(n, again, device)
+        facts += (("transfers per element, whole", whole_cost), ("split", split_cost))
+        if whole_cost <= split_cost:
+            return kept(
+                f"the row is read again with its result: {n} instances for {device.multiprocessors} multiprocessors "
+                f"take the time of {whole_cost} transfers per element for both, splitting of {split_cost}"
+            )
     split = rule.split(n, n_r)
     each = rule.elements_per_thread(n, n_r)
     facts += (("s", each), ("segments", split.segments), ("segment length", split.length))
@@ -249,16 +279,18 @@ def two_levels(
     dtypes: Mapping[str, torch.dtype],
     device: DeviceSpec,
     enabled: bool = True,
+    again: bool = False,
 ) -> tuple[TwoLevels | None, Decision | None]:
     """Decide on a reduction whose result would be stored with ``layout``; the levels (None: leave it whole) and the
     decision, its subject still to be named (None where there is nothing to decide: on a CPU, and without elements).
-    ``dtypes`` are those of the buffers its compute function may read.
+    ``dtypes`` are those of the buffers its compute function may read; ``again`` says that what a row is reduced to
+    meets the row's elements again.
     """
     n, n_r = numel(data.ranges), numel(data.reduction_ranges)
     if not device.is_gpu or not device.multiprocessors or not n or not n_r:
         return None, None
     groups: list[list[int]] = [[d] for d in range(len(data.reduction_ranges))]
-    across = False
+    across, row_bytes = False, 0
     widest = SplitRule(device, device.warp_size)
     if enabled and data.kind not in CARRIES_POSITION and n < widest.enough_outputs and n_r > widest.whole_up_to:
         body = record(ComputedBuffer("value", layout, data), dtypes)
@@ -266,7 +298,11 @@ def two_levels(
         normal = normalize(body, data.ranges, data.reduction_ranges, store)
         groups = _merged(reduction_order(body), data.reduction_ranges, normal.reduction_ranges)
         across = _lanes_run_across(normal.body, dtypes)
-    split, decision = choose_split("value", data.kind, n, n_r, device, across=across, enabled=enabled)
+        inner = set(body.reduction_indices)
+        row_bytes = sum(_bytes(a, dtypes) // n for a in body.reads() if again and inner <= a.index.symbols)
+    split, decision = choose_split(
+        "value", data.kind, n, n_r, device, across=across, enabled=enabled, again=row_bytes
+    )  # fmt: skip
     if split.segments == 1:
         return None, decision
     partial = _first_level(data, split, groups)

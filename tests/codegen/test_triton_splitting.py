@@ -89,6 +89,15 @@ def test_dtypes(dtype):
         run(lambda x: (x.amax(), x.amin()), x, rtol=0, atol=0)
 
 
+def test_a_softmax_of_as_many_long_rows_as_multiprocessors_is_one_kernel():
+    """Fewer rows are split, and take a kernel for each level and one that divides."""
+    counts = {}
+    for rows in (64, 128):
+        compilation = compiled(lambda x: torch.softmax(x, -1), torch.empty(rows, 65536))
+        counts[rows] = len(compilation.kernels)
+    assert counts[128] == 1 < counts[64]
+
+
 def test_special_values_reach_the_result():
     for place in (0, 8191, 8192, 20_000):
         for special in (float("nan"), float("inf"), float("-inf")):

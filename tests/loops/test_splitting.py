@@ -368,6 +368,64 @@ def test_the_reference_semantics_stay_within_the_bound(n, seed):
     assert plan.height < n - 1
 
 
+# -- rows that are read again -----------------------------------------------------------------------------------------
+
+
+def softmax(x):
+    return torch.softmax(x, -1)
+
+
+def divided(x):
+    return x / (x * x).sum(-1, keepdim=True).sqrt()
+
+
+def standardized(x):
+    return (x - x.mean(-1, keepdim=True)) / x.std(-1, keepdim=True)
+
+
+@pytest.mark.parametrize("function", [softmax, divided, standardized])
+@pytest.mark.parametrize(
+    ("n", "n_r", "segments"),
+    [(128, 65536, 1), (263, 20000, 1), (200, 1 << 20, 1), (64, 65536, 2), (16, 1 << 20, 2), (100, 1 << 20, 2)],
+)
+def test_rows_that_meet_their_result_again_are_left_whole_where_the_device_is_busy(function, n, n_r, segments):
+    program = program_of(function, torch.empty(n, n_r, device="meta"), device=GPU)
+    choices = {d.choice > 1 for d in splits(program) if dict(d.inputs)["n_r"] == n_r}
+    assert choices == {segments > 1}
+    for decision in splits(program):
+        facts = dict(decision.inputs)
+        if "split" in facts:
+            cheaper = facts["transfers per element, whole"] <= facts["split"]
+            assert cheaper == (decision.choice == 1) and (str(facts["split"]) in decision.reason) == cheaper
+
+
+def test_what_left_whole_costs():
+    """Of S multiprocessors n transfer; the cache holds a row that is under way until it is read again, or not."""
+    from staxlab.loops.splitting import left_whole
+
+    s, cache = GPU.multiprocessors, GPU.l2_bytes
+    assert left_whole(2 * s, 1000, GPU) == (2.0, 2.5)
+    assert left_whole(s // 2, 1000, GPU)[0] == 4.0
+    assert left_whole(2 * s, cache, GPU) == (3.0, 3.0)
+    costs = [left_whole(n, 1 << 18, GPU)[0] for n in range(1, s)]
+    assert costs == sorted(costs, reverse=True)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [lambda x: x.sum(-1), lambda x: x.sum(-1, keepdim=True).sqrt() * 2, lambda x: x[:, :1] * x.sum(-1, keepdim=True)],
+)
+def test_sums_that_do_not_meet_their_rows_again_are_split(function):
+    program = program_of(function, torch.empty(200, 65536, device="meta"), device=GPU)
+    assert splits(program)[0].choice > 1 and "split" not in dict(splits(program)[0].inputs)
+
+
+def test_columns_that_meet_their_sums_again_are_split():
+    """Lanes run across columns, of which an instance has many: there is no such thing as one row to an instance."""
+    program = program_of(lambda x: x / x.sum(0), torch.empty(65536, 200, device="meta"), device=GPU)
+    assert splits(program)[0].choice > 1
+
+
 # -- inputs nobody here wrote -----------------------------------------------------------------------------------------
 
 

@@ -45,6 +45,9 @@ from .call import Call
 from .registry import LIBRARY, RULES, Decline
 from .values import Box, TensorValue
 
+#: Users of a reduction that are looked at for one that puts its result together with what was reduced.
+MOST_USERS = 64
+
 NATIVE_DTYPES = frozenset(
     {
         torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64,
@@ -88,6 +91,7 @@ class GraphLowering:
         self.dtypes: dict[str, torch.dtype] = {}
         self.decisions: list[Decision] = []
         self.pending: list[tuple[Box, str]] = []
+        self.meets_rows_again = False  # what the reductions of the operator at hand reduce rows to
         self.read_whole: dict[Node, bool] = {}
         self.itself: dict[str, Node] = {}  # the output that is the buffer's own tensor
         self.memory_of: dict[str, str] = {}  # buffers to the memory of the sample's results in them, and back
@@ -206,6 +210,7 @@ class GraphLowering:
                 box.stride = meta.stride
             box.label = box.label or node.name
         pending, self.pending = self.pending, []
+        self.meets_rows_again = bool(pending) and (rule.passes > 1 or _meets_rows_again(node))
         for box, reason in pending:
             self.realize(box, reason)
         if rule.is_view:
@@ -305,7 +310,7 @@ class GraphLowering:
         """Make a reduction with too few outputs for a GPU the second of two levels (Section 6.5)."""
         layout = Layout(box.shape, box.stride or contiguous_stride(box.shape), box.dtype, box.device)
         enabled = self.options.split_reductions
-        levels, decision = two_levels(box.data, layout, self.dtypes, self.device, enabled)
+        levels, decision = two_levels(box.data, layout, self.dtypes, self.device, enabled, self.meets_rows_again)
         if decision is not None:
             name = f"buf{len(self.buffers) + (levels is not None)}"  # behind the partial results
             self.decisions.append(replace(decision, subject=box.label or name))
@@ -529,6 +534,26 @@ _READ_ALL = frozenset(
     "add sub rsub mul div neg abs sqrt rsqrt exp log tanh sigmoid relu gelu silu _to_copy clone maximum minimum cat "
     "stack view _unsafe_view reshape t permute transpose unsqueeze squeeze expand alias detach".split()
 )
+
+
+def _meets_rows_again(node: Node) -> bool:
+    """Whether what a reduction yields, or what is made of it element by element, is put together with as many elements
+    as were reduced: in a softmax written out, a row and its sum."""
+    first = node.args[0] if node.args else None
+    if not isinstance(first, Node) or not isinstance(first.val, TensorMeta) or not isinstance(node.val, TensorMeta):
+        return False
+    seen: set[Node] = set()
+    open_ones = list(node.users)
+    while open_ones and len(seen) < MOST_USERS:
+        user = open_ones.pop()
+        if user in seen or not isinstance(user.val, TensorMeta):
+            continue
+        seen.add(user)
+        if user.val.numel == first.val.numel > node.val.numel:
+            return True
+        if user.val.numel == node.val.numel:
+            open_ones += user.users
+    return False
 
 
 def _scatters_whole(user: Node, node: Node) -> bool:
