@@ -21,25 +21,19 @@ from typing import Any
 
 import torch
 
-from .capture.autograd import autograd_obstacle
 from .capture.module import GraphModule
 from .capture.subscripts import ExplainingInterpreter, explain, has_subscripts
-from .capture.values import memory_obstacle
 from .compilation import STAGES, Compilation, Fallback, Stage
 from .errors import (
     BuildError,
     ConstraintError,
-    FallbackWarning,
-    LoweringError,
     MissingDependencyError,
     OptionError,
-    StaxError,
     ValidationError,
 )
+from .fallbacks import announce, extern_buffers, failure, obstacle, warn_about_fallbacks
 from .options import DeviceSpec, Options
-from .provenance import warn_user
 from .runtime.graphs import graphed_call
-from .specialize.signature import is_pending
 
 _any_autocast = torch._C._is_any_autocast_enabled
 
@@ -201,7 +195,7 @@ def compile_region(
             compilation.capture.rewind()  # recording ran the sample once more (Section 3.7)
             compilation.capture.release()
     compilation.executor = _executor(compilation, warned)
-    _warn_about_fallbacks(compilation, warned)
+    warn_about_fallbacks(compilation, warned)
     return compilation
 
 
@@ -229,21 +223,13 @@ def _attempt(compilation: Compilation, stage: Stage) -> Fallback | None:
     except Exception as error:
         if stage.name in FRONT_END or compilation.options.strict_native:
             raise
-        return _failure(stage, error)
+        return failure(stage, error)
     if stage.name == "capture":
         compilation.sample = compilation.capture.samples
         compilation.trains = torch.is_grad_enabled() and any(map(_requires_grad, compilation.sample))
-    return _obstacle(compilation, stage.name)
-
-
-def _failure(stage: Stage, error: Exception) -> Fallback:
-    where = f"stage {stage.name!r}: "
-    if isinstance(error, StaxError):
-        return Fallback(where + error.what.replace("\n", "; "), error.remedy, error.where)
-    text = str(error).replace("\n", "; ")
-    missing = isinstance(error, NotImplementedError) or "is not implemented" in text  # a derivative PyTorch lacks
-    remedy = None if missing else "this is a defect of the compiler, please report it"
-    return Fallback(f"{where}{type(error).__name__}: {text}", remedy)
+    if BACKENDS[compilation.options.backend] in FRONT_END:
+        return None
+    return obstacle(compilation, stage.name)
 
 
 def _run_stage(compilation: Compilation, stage: Stage) -> None:
@@ -252,75 +238,8 @@ def _run_stage(compilation: Compilation, stage: Stage) -> None:
     compilation.timings[stage.name] = time.perf_counter() - start
 
 
-REMEDIES = {
-    "pending": "pass x.resolve_conj().resolve_neg(), which carries it out in memory",
-    "symbolic": "compile without dynamic=True, which makes one kernel for each shape",
-    "requires-grad": "make it outside the compiled function and pass it, or leave requires_grad=True out",
-    "gradient-write": "write into a copy (.clone()), or where no gradient is needed under torch.no_grad()",
-    "phase": "return the eigenvalues or singular values alone, or differentiate outside the compiled function",
-    "saved-write": "use the operation that returns a new tensor: y = y + 1 for y.add_(1)",
-    "inference": "enter torch.inference_mode() around the call, or use torch.no_grad() inside",
-    "detached": "detach it outside the compiled function, or return a copy (.detach().clone())",
-    "device": "move the tensors to the CPU or to a CUDA device",
-    "opaque": "use operators that leave the decision in the data: torch.where, masks, staxlab.gate",
-    "mutation": "rewrite the operation without mutation: x = x + 1 in the place of x.add_(1)",
-    "overlap": "write into a copy (.clone()), or through a view that shows every element once",
-    "written-twice": "write the tensors one after the other, each in a call of its own",
-    "shared-input": "pass copies (.clone()), or pass the tensor that holds them all and take the views inside",
-    "outside": "take the view with slices, or with as_strided inside the elements of a tensor made in the function",
-    "reshaped": "use the operation that returns another tensor: x.t() for x.t_(), x.unsqueeze(0) for x.unsqueeze_(0)",
-    "constant": "pass the tensor as an argument, or register it as a buffer of the module",
-    "random-layout": "draw into a contiguous tensor and copy it: x.copy_(torch.rand(x.shape)) for x.uniform_()",
-    "uninitialized": "fill the memory: torch.zeros in the place of torch.empty",
-    "data-dependent": "keep the value a tensor instead of reading it into Python: torch.where, masks, staxlab.gate",
-    "dynamic-shape": "use an operator whose result has a shape known beforehand, such as torch.where for a selection",
-    "unknown-tensor": "pass the tensor as an argument, or make it inside the function with torch's own operators",
-    "unsupported-tensor": "convert it to an ordinary tensor first: .to_dense(), .dequantize()",
-}
-
-
-def _obstacle(compilation: Compilation, stage: str) -> Fallback | None:
-    """Why the region must run as a captured graph instead of as kernels, or None."""
-    if BACKENDS[compilation.options.backend] in FRONT_END:
-        return None
-    if compilation.options.dynamic:
-        return Fallback("kernels with symbolic sizes (Section 10.3) are not there yet", REMEDIES["symbolic"])
-    if stage == "capture":
-        fallback = autograd_obstacle(compilation.graph, trains=compilation.trains)
-        fallback = fallback or memory_obstacle(compilation.graph)
-        if fallback is not None:
-            reason, kind, node = fallback
-            return Fallback(reason, REMEDIES[kind], node.location)
-    if stage == "capture" and any(map(is_pending, compilation.sample)):
-        reason = "an input has a pending negation or conjugation, which kernels would not see"
-        return Fallback(reason, REMEDIES["pending"])
-    if stage == "capture" and compilation.capture.opaque_nodes:
-        node = compilation.capture.opaque_nodes[0]
-        reason = f"{node.target_name()} decides by the data it reads inside"
-        return Fallback(reason, REMEDIES["opaque"], node.location)
-    if stage in ("joint", "operators") and compilation.records[stage].obstacles:
-        first = compilation.records[stage].obstacles[0]
-        return Fallback(f"%{first.node}: {first.reason}", REMEDIES.get(first.kind), first.location)
-    return None
-
-
 def _fall_back(compilation: Compilation, fallback: Fallback, warned: dict | None) -> None:
-    if compilation.derivative and compilation.operators is None:
-        raise LoweringError(
-            f"the {compilation.name} cannot be compiled: {fallback.reason}",
-            where=fallback.where,
-            remedy=fallback.remedy or "use torch.func on the function itself",
-        )
-    if compilation.options.strict_native:
-        otherwise = "without strict_native the region runs operator by operator"
-        raise LoweringError(
-            f"{compilation.name} cannot be compiled to native kernels: {fallback.reason}",
-            where=fallback.where,
-            remedy=f"{fallback.remedy}; {otherwise}" if fallback.remedy else otherwise,
-        )
-    compilation.fallback = fallback
-    remedy = f"\n  remedy: {fallback.remedy}" if fallback.remedy else ""
-    warn_user(f"{compilation.name} runs operator by operator: {fallback}{remedy}", FallbackWarning, warned)
+    announce(compilation, fallback, warned)
     if compilation.capture is not None and "transforms" not in compilation.records:
         _run_stage(compilation, STAGES[1])
 
@@ -378,7 +297,7 @@ def _second_order(compilation: Compilation, warned: dict | None) -> Callable[...
             finally:
                 region.sample = None
             region.executor = _executor(region, warned)
-            _warn_about_fallbacks(region, warned)
+            warn_about_fallbacks(region, warned)
             compilation.gradients.append(region)
             found[key] = region, program.places
         region, places = found[key]
@@ -406,7 +325,7 @@ def compile_backward(
         _run_stages(half, _after("operators"), warned)
     run, count, owns = _half_executor(half), len(compilation.joint.primals), bool(half.owned_inputs)
     half.executor = run and (lambda inputs: _spread(run(inputs if owns else [*inputs]), places, count))
-    _warn_about_fallbacks(half, warned)
+    warn_about_fallbacks(half, warned)
     compilation.backwards[undefined] = half
     return half
 
@@ -452,7 +371,7 @@ def _in_one_entry(compilation: Compilation) -> Callable[[list[torch.Tensor]], An
     program, operators = compilation.artifact.call, compilation.operators
     constants = tuple(_tensor_constants(compilation))
     counts = tuple(_writes_uncounted(operators))
-    externs = bool(_extern_buffers(compilation))
+    externs = bool(extern_buffers(compilation))
     may_fail = externs or any(kernel.launch.get("checks") for kernel in compilation.kernels)
     may_fail = may_fail and has_subscripts(operators.module)
     if constants or counts or externs or may_fail:
@@ -476,7 +395,7 @@ def _runner(compilation: Compilation) -> Callable[[list[torch.Tensor]], Any] | N
     if compilation.artifact is not None:
         call, constants = graphed_call(compilation), _tensor_constants(compilation)
         run = (lambda inputs: call([*inputs, *constants])) if constants else call
-        return _counting(_as_recorded(run, compilation) if _extern_buffers(compilation) else run, compilation.operators)
+        return _counting(_as_recorded(run, compilation) if extern_buffers(compilation) else run, compilation.operators)
     if compilation.source is not None and compilation.fallback_reason:
         return _outside_autocast(_flat(compilation.source))
     if compilation.transforms is not None and not compilation.derivative:
@@ -564,37 +483,3 @@ def _flat(module: GraphModule) -> Callable[[list[torch.Tensor]], tuple]:
         return result if isinstance(result, tuple) else (result,)
 
     return run
-
-
-def _extern_buffers(compilation: Compilation) -> list[Any]:
-    """What PyTorch's own routines compute, library calls and fallbacks."""
-    from .loops.ir import ExternBuffer
-
-    return [buffer.data for buffer in compilation.loops.buffers if isinstance(buffer, ExternBuffer)]
-
-
-MOST_NAMED = 4  # operators that one warning names
-
-
-def _warn_about_fallbacks(compilation: Compilation, warned: dict | None) -> None:
-    """One warning for the operators of a region that have no kernel: which, on what line, and why."""
-    if compilation.kernels is None or compilation.fallback:
-        return
-    externs = _extern_buffers(compilation)
-    lines = dict.fromkeys(
-        f"\n  {extern.cause}" + (f", at {extern.location}" if extern.location else "")
-        for extern in externs
-        if extern.reason == "fallback"
-    )
-    if not lines:
-        return
-    named = [*lines][:MOST_NAMED]
-    more = len(lines) - len(named)
-    if more:
-        named.append(f"\n  and {more} more: compilation.kernels.fallbacks has them all")
-    what = "an operator runs" if len(lines) == 1 else "some operators run"
-    lacking = all("has no lowering" in line for line in lines)
-    remedy = "staxlab.register_lowering adds a rule" if lacking else "another dtype or layout may have a kernel"
-    text = f"{compilation.name}: {what} through PyTorch and not in a generated kernel:{''.join(named)}"
-    text += f"\n  remedy: none is needed for the values, which are eager's; for speed, {remedy}"
-    warn_user(text, FallbackWarning, warned)

@@ -36,6 +36,7 @@ ORDER: tuple[tuple[str, ...], ...] = (
     ("staxlab.runtime",),
     ("staxlab.measure",),
     ("staxlab.compilation",),
+    ("staxlab.fallbacks",),
     ("staxlab.pipeline",),
     ("staxlab.api",),
     ("staxlab.derivatives",),

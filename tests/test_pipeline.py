@@ -238,8 +238,8 @@ def test_every_kind_of_obstacle_has_a_remedy():
     from pathlib import Path
 
     from staxlab.autodiff import joint as joint_module
+    from staxlab.fallbacks import REMEDIES
     from staxlab.operators import graph
-    from staxlab.pipeline import REMEDIES
 
     kinds = set(re.findall(r'"([a-z-]+)"', graph.Obstacle.__doc__))
     record, functionalize, scatter = (

@@ -14,7 +14,7 @@ import staxlab
 from staxlab.autodiff.forward_mode import jacobian_vector_graph
 from staxlab.autodiff.joint import joint_graph
 from staxlab.errors import FallbackWarning
-from staxlab.pipeline import REMEDIES
+from staxlab.fallbacks import REMEDIES
 from tests.loops.lowered import module_of, operators_of
 from tests.transform.observation import difference, observe
 
