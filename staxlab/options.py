@@ -187,6 +187,7 @@ def nearest(given: str, valid: Iterable[str]) -> str:
 
 BACKENDS = ("stax", "aot_eager", "eager")
 SEARCH_METHODS = ("candidates", "descent", "random", "halving")  # Section 9.6; the first is what True means
+MATMUL = ("rule", "library", "template", "template-tma")
 
 MODES: dict[str | None, dict[str, Any]] = {
     None: {},
@@ -233,6 +234,7 @@ _ALLOWED: dict[str, tuple[Callable[[Any], bool], str]] = {
     "cuda_graphs": (_is_flag, "True or False"),
     "graph_inputs": (lambda value: value in ("check", "copy"), "'check' or 'copy'"),
     "graph_outputs": (lambda value: value in ("reuse", "copy"), "'reuse' or 'copy'"),
+    "matmul": (lambda value: value in MATMUL, "one of " + ", ".join(map(repr, MATMUL))),
     "instruction_set": (
         lambda value: value is None or (isinstance(value, str) and value in VECTOR_BYTES),
         "None (what this processor has) or one of " + ", ".join(map(repr, VECTOR_BYTES)),
@@ -266,6 +268,9 @@ class Options:
     ``max_compilations``compilations allowed per function in all
     ``split_reductions``on a GPU, cut reductions with few outputs into segments (Section 6.5); CPU kernels never do
     ``fuse``            let nodes share a kernel (Section 7.3); without it every buffer has a kernel of its own
+    ``matmul``          how a GPU computes products of matrices (Section 9.8): "rule" (the library, unless the traffic
+                        that a template saves is sure to be worth more), "library", "template", or "template-tma"
+                        (persistent, on compute capability 9). On a CPU products have a rule of their own
     ``cuda_graphs``     on a GPU, record a region's launches and replay them (Section 9.9); the modes "reduce-overhead"
                         and "max-autotune" switch it on
     ``graph_inputs``    "check": replay if the inputs are where they were; "copy": copy the others there
@@ -291,6 +296,7 @@ class Options:
     cuda_graphs: bool = False
     graph_inputs: str = "check"
     graph_outputs: str = "reuse"
+    matmul: str = "rule"
     memory_budget: int | float | None = None
     validate: bool = False
     extra: tuple[tuple[str, Any], ...] = field(default=(), repr=False)

@@ -150,6 +150,17 @@ class Scatter:
 
 
 @dataclass(frozen=True)
+class ProductForm:
+    """How a GPU computes a product (Section 9.8): ``template`` is "tiled" or "persistent-tma", ``operands`` the dtype
+    of what the matrix units take (a loader's float32 value of it is exact), ``precision`` of float32 operands "ieee" or
+    "tf32", which keeps 10 bits of their mantissas."""
+
+    template: str
+    operands: torch.dtype
+    precision: str = "ieee"
+
+
+@dataclass(frozen=True)
 class Template:
     """A product of matrices with holes for what surrounds it: ``value(b, i, j) = epilogue(ops, (b, i, j), sum over k of
     left(ops, (b, i, k)) * right(ops, (b, k, j)))``, b any number of batch subscripts.
@@ -157,7 +168,7 @@ class Template:
     ``ranges`` is ``(*batch, rows, columns)`` and ``depth`` the extent of k. The loops around the holes are laid out by
     hand (blocks of rows and columns in registers), which no rule derives from the sum; what fills them is composed as
     everywhere: ``left`` and ``right`` are loaders with whatever was inlined into them, of ``accumulate_dtype``; the
-    ``epilogue`` yields a value of ``compute_dtype(dtype)``.
+    ``epilogue`` yields a value of ``compute_dtype(dtype)``. ``form`` says how a GPU lays the loops out; None: on a CPU.
     """
 
     ranges: tuple[int, ...]
@@ -168,6 +179,7 @@ class Template:
     right: Callable[[Ops, Index], Any]
     epilogue: Callable[[Ops, Index, Any], Any]
     origins: Origins = NO_ORIGINS
+    form: ProductForm | None = None
 
 
 Computed = Pointwise | Reduction | Scan | Scatter | Template

@@ -134,6 +134,7 @@ def _computed_node(name: str, buffer: ComputedBuffer, dtypes: dict) -> ScheduleN
         reads=reads,
         writes=() if is_empty(ranges) or (empty and isinstance(data, Scan)) else (written,),
         base=data.base if isinstance(data, Scatter) else None,
+        form=data.form if isinstance(data, Template) else None,
     )
 
 

@@ -195,7 +195,7 @@ class Fusion:
                 saved += size  # nor the first write it
         distance = self._start(second) - self._start(first)
         pair = Pair(first, second, "vertical" if vertical else "horizontal", saved, distance)
-        if not all(has_rows(node) and node.kind in self.kinds for node in first.members + second.members):
+        if not all(map(self._joins, first.members + second.members)):
             return replace(pair, rule="space", reason="a call, or a node without rows")
         if len(first.members) + len(second.members) > MOST_MEMBERS:
             return replace(pair, rule="size", reason=f"more than {MOST_MEMBERS} members")
@@ -204,6 +204,10 @@ class Fusion:
         if call := self._overtaken(first.members + second.members):
             return replace(pair, rule="order", reason=f"a check would come before {call}, which may fail first")
         return self._aligned(pair)
+
+    def _joins(self, node: ScheduleNode) -> bool:
+        """Whether a node may share a kernel at all."""
+        return has_rows(node) and node.kind in self.kinds
 
     def _overtaken(self, members: tuple[ScheduleNode, ...]) -> str:
         """A call of PyTorch's that a member with a check (a subscript that may be out of range) would move ahead of, if
@@ -430,6 +434,8 @@ def _decision(pair: Pair, is_merged: bool) -> Decision:
     if pair.merged is None:
         return Decision("fuse", subject, None, f"{pair.rule}: {pair.reason}", ("vertical", "horizontal", None), inputs)
     over = f"over {pair.merged.rows:,} rows" if pair.merged.space else "one after the other: both have little to do"
+    if pair.merged.members[0].kind == "template":
+        over = "an epilogue, made of the product's tiles while they are in registers"
     reason = over if is_merged else "nothing would be saved"
     choice = pair.kind if is_merged else None
     return Decision("fuse", subject, choice, reason, ("vertical", "horizontal", None), inputs)

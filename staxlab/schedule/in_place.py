@@ -8,6 +8,7 @@ nobody's business here, so the proof is by subscripts alone:
 * an elementwise kernel, or a scan, that reads the buffer only at the very subscript it writes in the same iteration
   (a read under a condition may be at another one that the condition makes equal: what the scatter inverse of a view
   reads of its base, Proposition 4.4);
+* the epilogue of a product (:mod:`.epilogues`), likewise, if the product itself does not read the buffer;
 * a kernel over rows (:mod:`.fusion`) in which no row touches what another row writes, every reader of the buffer runs
   before the member that writes, or is that member and reads only at the subscript it writes.
 
@@ -35,6 +36,8 @@ def obstacle(node: ScheduleNode, dying: frozenset[str], written: str, shift: int
     ``shift`` elements before its start (the offset of an input). That sizes and dtypes are equal, and that nobody reads
     the memory later, is for the caller to know.
     """
+    if node.members and node.product is not None and dying & {access.buffer for access in node.product.reads}:
+        return "a product reads rows and columns that other tiles write"
     if node.kind == "fused":
         return _obstacle_in_rows(node, dying, written, shift)
     if node.kind not in ELEMENTWISE:

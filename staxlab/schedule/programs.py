@@ -13,6 +13,8 @@ a lane, and no lane sees what another one holds, except in a reduction. So the r
               nothing is fused
 ``rows``      each row has a program instance to itself; too few of them would leave the device idle
 
+A product that a template computes has no rows: what joins it is its epilogue, by the rules of :mod:`.epilogues`.
+
 Two reductions need no passes of their own, ``max(x)`` and ``sum(exp(x - max(x)))``: pairs (m, d) of a maximum and a sum
 relative to it merge like numbers (Proposition 9.1; Milakov and Gimelshein, 2018, "Online normalizer calculation for
 softmax"), so one pass finds both. Nor does a sum of squared deviations from a mean that the pass finds itself
@@ -30,6 +32,7 @@ from ..loops.body import LoopBody, MemoryAccess
 from ..loops.expressions import Expr, Symbol
 from ..loops.ir import Layout
 from ..options import Decision, DeviceSpec
+from .epilogues import corresponding, refusal
 from .fusion import Fusion, Group, Pair, Score, score
 from .records import ScheduleNode
 from .rows import RowView
@@ -340,6 +343,8 @@ class ProgramFusion(Fusion):
 
     def _aligned(self, pair: Pair) -> Pair:
         nodes = sorted((*pair.first.members, *pair.second.members), key=lambda node: self.position[node.name])
+        if any(node.kind == "template" for node in nodes):
+            return self._epilogue(pair, tuple(nodes))
         strange = next((n for n in nodes if n.kind not in ("pointwise", "reduction")), None)
         if strange is not None:
             return replace(pair, rule="space", reason=f"a {strange.kind} has a kernel of its own")
@@ -362,6 +367,19 @@ class ProgramFusion(Fusion):
         if rule:
             return replace(pair, rule=rule, reason=reason)
         return replace(pair, merged=Group(tuple(nodes), tuple(found)))
+
+    def _joins(self, node: ScheduleNode) -> bool:
+        return super()._joins(node) or node.kind == "template"
+
+    def _epilogue(self, pair: Pair, nodes: tuple[ScheduleNode, ...]) -> Pair:
+        """The pair as a product with its epilogue, without rows (:mod:`.epilogues`)."""
+        rule, reason = refusal(nodes)
+        if rule:
+            return replace(pair, rule=rule, reason=reason)
+        members = corresponding(nodes)
+        if members is None:
+            return replace(pair, rule="index", reason="an element is read in another place of the tile than it is made")
+        return replace(pair, merged=Group(nodes, tuple(ProgramView(node, (), columns=1) for node in members)))
 
     def _search(
         self, nodes: list[ScheduleNode], rows: int, columns: int, given: dict[str, list[ProgramView]]

@@ -13,7 +13,7 @@ import torch
 
 from ..loops.body import LoopBody, MemoryAccess
 from ..loops.expressions import Symbol
-from ..loops.ir import BufferArgument, Extern, Layout, LoopProgram, OutputReference
+from ..loops.ir import BufferArgument, Extern, Layout, LoopProgram, OutputReference, ProductForm
 from ..loops.operands import operand_elements, operands
 from ..options import Decision, DeviceSpec
 from ..provenance import NO_ORIGINS, Origins
@@ -33,7 +33,10 @@ class ScheduleNode:
 
     A node of kind "fused" stands for its ``members``, which run one after the other for every value of ``row_loops``
     (outermost first; without one, once); they are written over one row. Its ``buffers``, reads and writes are those
-    that cross its border.
+    that cross its border. Where the first member is a template, the others are its epilogue (:mod:`.epilogues`): made
+    of each element of the product while it is in registers, over the loops of the template and without rows.
+
+    ``form`` of a template says how a GPU lays its loops out.
     """
 
     name: str
@@ -53,11 +56,18 @@ class ScheduleNode:
     base: str | None = None
     members: tuple[ScheduleNode, ...] = ()
     row_loops: tuple[Symbol, ...] = ()
+    form: ProductForm | None = None
 
     @property
     def rows(self) -> int:
         """How often the members of a fused node run, one after the other."""
         return _product(tuple(int(loop.upper) + 1 for loop in self.row_loops)) if self.members else 0
+
+    @property
+    def product(self) -> ScheduleNode | None:
+        """The template that this node is, or that its other members are the epilogue of; None if it is neither."""
+        first = self.members[0] if self.members else self
+        return first if first.kind == "template" else None
 
     @property
     def private(self) -> tuple[str, ...]:
@@ -88,6 +98,8 @@ class ScheduleNode:
 
     def describe(self) -> str:
         """Name, kind and iteration space, in a line."""
+        if self.product is not self and self.product is not None:
+            return f"{self.product.describe()}, {len(self.members) - 1} fused".replace(self.product.name, self.name, 1)
         if self.members:
             rows = " x ".join(str(int(loop.upper) + 1) for loop in self.row_loops) or "1"
             return f"{self.name}: fused [{rows} row{'' if self.rows == 1 else 's'}]"

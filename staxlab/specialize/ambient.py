@@ -22,11 +22,21 @@ _function_modes = torch._C._len_torch_function_stack
 _dispatch_modes = torch._C._len_torch_dispatch_stack
 _transforms = torch._C._functorch.peek_interpreter_stack
 _jit_tracing = torch._C._is_tracing
+_matmul_precision = getattr(torch._C, "_get_fp32_precision_getter", None)
 _forward_ad = vars(torch.autograd.forward_ad)
 
 
+def product_precision() -> str:
+    """"tf32" where float32 products on a GPU may keep 10 bits of their operands' mantissas
+    (``torch.set_float32_matmul_precision``, ``torch.backends.cuda.matmul``), else "ieee"."""
+    if _matmul_precision is None:  # PyTorch before 2.9
+        return "tf32" if torch._C._get_cublas_allow_tf32() else "ieee"
+    return "tf32" if _matmul_precision("cuda", "matmul") == "tf32" else "ieee"
+
+
 class Ambient(NamedTuple):
-    """rho: one field for each thing that is in force around a call."""
+    """rho: one field for each thing that is in force around a call. The entry in C does not read the precision of
+    products: a version made for the full one stays valid where less is allowed, and others are not entered there."""
 
     grad_mode: bool
     inference_mode: bool
@@ -34,6 +44,7 @@ class Ambient(NamedTuple):
     default_dtype: torch.dtype
     deterministic: bool
     default_device: str | None = None
+    product_precision: str = "ieee"
 
 
 def read_ambient() -> Ambient:
@@ -47,6 +58,7 @@ def read_ambient() -> Ambient:
             _default_dtype(),
             _deterministic(),
             _default_device() if _function_modes() else None,
+            product_precision(),
         ),
     )
 

@@ -120,6 +120,8 @@ class Lines:
         arg_part, overlap, ambient = lookup[0], lookup[-2], lookup[-1]
         if overlap or ambient.autocast is not None or ambient.default_device is not None:
             return None
+        if ambient.product_precision != "ieee" and _multiplies_in_less(version.region):
+            return None
         if version.line is not None and version.line.calls == 0:
             if version.vain_lines >= MOST_VAIN_LINES:
                 return None
@@ -205,6 +207,16 @@ def _as_native(places: Iterable[tuple[Place, Any]]) -> tuple[tuple[int, Any, Any
         else:
             return None
     return (*result, *scopes.values())
+
+
+def _multiplies_in_less(region: Any) -> bool:
+    """Whether a kernel of a region multiplies float32 numbers in less than their precision. A backward half that is yet
+    to be compiled may."""
+    device = getattr(region, "device", None)
+    if device is None or not device.is_gpu:
+        return False
+    kernels = getattr(region, "kernels", None) or ()
+    return getattr(region, "trains", False) or any(kernel.launch.get("precision") == "tf32" for kernel in kernels)
 
 
 def _is_plain(value: Any) -> bool:

@@ -11,6 +11,7 @@ from .fused import FusedWriter, pass_decision
 from .kernel_text import KernelWriter
 from .launch import choose_launch, configured
 from .scans import order_decision
+from .templates import product_kernel
 from .tiling import choose_form
 
 
@@ -30,8 +31,6 @@ def _kernel(schedule: Schedule, node: ScheduleNode, number: int, device: DeviceS
         from ..extern import extern_kernel
 
         return extern_kernel(schedule, node, device)
-    if node.kind == "template":
-        raise CodegenError(f"{node.name}: a product of matrices has no Triton generator", remedy="a library call")
     try:
         return triton_kernel(schedule, node, f"_fused_{number}", device)
     except CodegenError as error:
@@ -49,6 +48,8 @@ def triton_kernel(
 
     ``configuration`` overrides the rules: block sizes by name, warps, pipeline stages (for a search or an experiment).
     """
+    if node.product is not None:
+        return product_kernel(schedule, node, suffix, device, configuration)
     form = choose_form(schedule, node, configuration[0].get("R0_BLOCK") if configuration else None)
     element_bytes = sum(schedule.layouts[b].dtype.itemsize for b in {a.buffer for a in node.reads}) or 4
     if configuration is None:

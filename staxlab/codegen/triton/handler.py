@@ -146,13 +146,15 @@ class TritonOps(Ops):
             arguments.append(f"eviction_policy='{hint}'")
         if mask and (emission.zero_fill or emission.conditions):
             arguments.append(f"other={constant_text(0, dtype)}")
-        text = f"tl.load({', '.join(arguments)})"
-        if dtype in HALF:
-            text += ".to(tl.float32)"
-        elif dtype == torch.bool:
-            text += ".to(tl.int1)"  # a bool is stored as a byte
         triton_dtype(dtype)
+        text = self.loaded(f"tl.load({', '.join(arguments)})", dtype)
         return self.emit(text, compute_dtype(dtype), dims, note=buffer)
+
+    def loaded(self, text: str, dtype: torch.dtype) -> str:
+        """What was read of a buffer of ``dtype``, as what it is computed with."""
+        if dtype in HALF:
+            return text + ".to(tl.float32)"
+        return text + ".to(tl.int1)" if dtype == torch.bool else text  # a bool is stored as a byte
 
     def constant(self, value: bool | int | float, dtype: torch.dtype) -> BlockValue:
         dtype = compute_dtype(dtype)

@@ -7,7 +7,7 @@ closed here, for the duration of one run:
 * libdevice has no interpretation; the functions the generator uses are evaluated by PyTorch on the CPU,
 * a reduction or a scan by a combine function of ours takes one Python call per element; here whole parts of the block
   are merged at a time, in a tree, as a GPU does,
-* float32 to bfloat16 truncates; it must round to nearest even,
+* float32 to bfloat16 truncates; it must round to nearest even; a product of bfloat16 tiles multiplies their bits,
 * run-time checks (``tl.device_assert``) are ignored; they raise IndexError,
 * a scalar truth value turns into a float when it is spread over a block; older versions let NaN win in ``fmax``,
   cannot complement unsigned integers, and trip over recent NumPy.
@@ -153,12 +153,13 @@ def _interpreting(debug: bool) -> Iterator[None]:
             create_minnumf=lambda a, b: builder.binary_op(a, b, np.fmin),
             get_all_ones_value=_all_ones,
             create_splat=_splat,
+            create_dot=_dot,
         )
         builder.options = interpreter.InterpreterOptions(debug=debug, sanitize_overflow=False)
         yield
     finally:
         builder.options = saved_options
-        for name in ("create_fp_trunc", "create_maxnumf", "create_minnumf", "get_all_ones_value", "create_splat"):
+        for name in _CORRECTED:
             vars(builder).pop(name, None)
         for owner, attributes in before:
             _restore(owner, attributes)
@@ -166,6 +167,9 @@ def _interpreting(debug: bool) -> Iterator[None]:
             del os.environ["TRITON_INTERPRET"]
         else:
             os.environ["TRITON_INTERPRET"] = environment
+
+
+_CORRECTED = ("create_fp_trunc", "create_maxnumf", "create_minnumf", "get_all_ones_value", "create_splat", "create_dot")
 
 
 def _restore(owner: Any, attributes: dict[str, Any]) -> None:
@@ -241,6 +245,25 @@ def _splat(kind: Any, scalar: Any) -> Any:
 
     block = np.full(kind.shape, scalar.data.reshape(-1)[0], dtype=scalar.data.dtype)
     return TensorHandle(block, scalar.dtype.scalar)
+
+
+def _dot(a: Any, b: Any, accumulator: Any, *_: Any) -> Any:
+    """A product of two tiles, added to the accumulator; its operands are widened to float32, which is exact."""
+    from triton.runtime.interpreter import TensorHandle
+
+    product = np.matmul(_as_float32(a), _as_float32(b), dtype=np.float32)
+    return TensorHandle(product + accumulator.data, accumulator.dtype.scalar)
+
+
+def _as_float32(handle: Any) -> np.ndarray:
+    """The numbers of a handle. Those that NumPy does not have are kept as bits."""
+    import triton.language as tl
+
+    bits = {tl.bfloat16: torch.bfloat16, tl.float8e4nv: torch.float8_e4m3fn}.get(handle.dtype.scalar)
+    if bits is None:
+        return handle.data.astype(np.float32)
+    signed = handle.data.view(np.int16 if bits == torch.bfloat16 else np.uint8)
+    return torch.from_numpy(np.ascontiguousarray(signed)).view(bits).float().numpy()
 
 
 def _narrow(builder: Any, source: Any, target: Any) -> Any:

@@ -36,6 +36,8 @@ class TritonLauncher:
         self.function = jit_function(kernel)
         self.rest = (*kernel.launch["sizes"].values(), *kernel.launch["constants"].values())
         self.empty = 0 in self.grid
+        # What runs where a pointer is no multiple of 16 and the kernel's own instructions want one (Section 9.8).
+        self.unaligned = TritonLauncher(kernel.launch["unaligned"]) if "unaligned" in kernel.launch else None
         self._ready: dict[int, Callable[..., None]] = {}
 
     def __call__(self, *tensors: torch.Tensor) -> None:
@@ -62,6 +64,8 @@ class TritonLauncher:
 
     def _prepare(self, tensors: tuple[torch.Tensor, ...], device: int) -> Callable[..., None]:
         """Compile for these alignments and return ``launch(stream, pointers)``."""
+        if self.unaligned is not None and any(tensor.data_ptr() % 16 for tensor in tensors):
+            return self.unaligned._prepare(tensors, device)
         with torch.cuda.device(device), compiler_cache():
             try:
                 compiled = self._compile(tensors)
@@ -102,6 +106,12 @@ def _launch_function(compiled: Any, run: Any, grid: tuple, rest: tuple) -> Calla
                 x, y, z, stream, function, cooperative, dependent, None, None, metadata, None, None, None,
                 *pointers, *rest,
             )  # fmt: skip
+    elif scratch:  # tensor descriptors are written there
+        set_allocator = require_triton().set_allocator
+
+        def launch(stream: int, pointers: list[int]) -> None:
+            set_allocator(_scratch)  # of this thread: a backward pass runs in another one
+            run(x, y, z, stream, function, metadata, None, None, None, *pointers, *rest)
     else:
 
         def launch(stream: int, pointers: list[int]) -> None:
@@ -109,6 +119,11 @@ def _launch_function(compiled: Any, run: Any, grid: tuple, rest: tuple) -> Calla
 
     launch.compiled = compiled
     return launch
+
+
+def _scratch(size: int, alignment: int, stream: int | None) -> torch.Tensor:
+    """Memory of the current device that a kernel may write for the time that it runs."""
+    return torch.empty(size, dtype=torch.int8, device="cuda")
 
 
 def load(kernel: Kernel) -> TritonLauncher:

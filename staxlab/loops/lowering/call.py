@@ -21,7 +21,7 @@ from ...capture.graph import Node, TensorMeta
 from ...operators.structure import flatten
 from ...provenance import Origins, unite
 from ..expressions import ZERO, Expr
-from ..ir import Index, Pointwise, Reduction, Scan, Scatter, Template
+from ..ir import Index, Pointwise, ProductForm, Reduction, Scan, Scatter, Template
 from ..layout import IndexMap, broadcast, is_injective, numel
 from ..ops import Ops, compute_dtype
 from .registry import RULES
@@ -227,11 +227,12 @@ class Call:
         extra: Sequence[TensorValue] = (),
         *,
         accumulate_dtype: torch.dtype,
+        form: ProductForm | None = None,
     ) -> TensorValue:
         """The product of matrices ``left`` (``(*batch, rows, depth)``) and ``right`` (``(*batch, depth, columns)``),
-        neither empty. Elements are converted to ``accumulate_dtype`` before they are multiplied;
-        ``epilogue(ops, total, *elements)`` makes what is stored of a sum of products and of the elements of ``extra``,
-        values that broadcast against the result and are converted likewise.
+        neither empty, laid out on a GPU as ``form`` has it. Elements are converted to ``accumulate_dtype`` before they
+        are multiplied; ``epilogue(ops, total, *elements)`` makes what is stored of a sum of products and of the
+        elements of ``extra``, values that broadcast against the result and are converted likewise.
         """
         shape, dtype = (*left.shape[:-1], right.shape[-1]), self.meta.dtype
         first = self.loader(left, left.shape, accumulate_dtype)
@@ -248,9 +249,38 @@ class Call:
         box = Box(shape, dtype, self.device, None)
         origins = self._origins((left, right, *extra))
         box.data = Template(
-            shape, left.shape[-1], dtype, accumulate_dtype, operand(first), operand(second), finish, origins
+            shape, left.shape[-1], dtype, accumulate_dtype, operand(first), operand(second), finish, origins, form
         )
         self.lowering.pending.append((box, "a product of matrices"))
+        return TensorValue(box)
+
+    def partial_products(
+        self, left: TensorValue, right: TensorValue, count: int, length: int, *, dtype: torch.dtype, form: ProductForm
+    ) -> TensorValue:
+        """The products of two matrices over each of ``count`` segments of the summed dimension, of ``length`` elements
+        (the last of fewer): ``(count, rows, columns)`` of ``dtype``, in memory (split-K, Section 9.8)."""
+        depth = left.shape[1]
+        loads = [self.loader(value, value.shape, dtype) for value in (left, right)]
+
+        def operand(load: Loader, place: Callable[[Index, Expr], Index], summed: int) -> Loader:
+            def element(ops: Ops, index: Index) -> Any:
+                ops = ops.made_by(self.node).tagged(self.origins)
+                k = index[0] * length + index[summed]
+                if count * length == depth:
+                    return load(ops, place(index, k))
+                inside = ops.lt(ops.index_value(k, torch.int64), ops.constant(depth, torch.int64))
+                return ops.masked(inside, lambda inner: load(inner, place(index, k)), 0)
+
+            return element
+
+        box = Box((count, left.shape[0], right.shape[1]), dtype, self.device, None)
+        box.data = Template(
+            box.shape, length, dtype, dtype,
+            operand(loads[0], lambda index, k: (index[1], k), 2),
+            operand(loads[1], lambda index, k: (k, index[2]), 1),
+            lambda ops, index, total: total, self._origins((left, right)), form,
+        )  # fmt: skip
+        self.lowering.realize(box, f"the partial products of {count} segments")
         return TensorValue(box)
 
     # -- scans and scatters -------------------------------------------------------------------------------------------

@@ -42,6 +42,7 @@ from ..ops import Ops
 from ..realize import DEEPEST_NESTING, LONG_CHAIN, Cost, decide, required
 from ..splitting import two_levels
 from .call import Call
+from .products import library_decision, refusal_on_gpu
 from .registry import LIBRARY, RULES, Decline
 from .values import Box, TensorValue
 
@@ -187,7 +188,7 @@ class GraphLowering:
         if rule is None or rule.refuses is None:
             return None
         if rule.kind == "template" and self.device.is_gpu:  # whatever device the samples are on
-            return "products on a GPU, which the library computes on units of their own"
+            return refusal_on_gpu(node, self.device, self.options)
         return rule.refuses(node)
 
     def _is_number(self, node: Node) -> bool:
@@ -348,6 +349,9 @@ class GraphLowering:
         if declined:
             why = f"{node.target}: {declined}"
             self.decisions.append(Decision("lower", node.name, "extern", why, ("native", "extern")))
+        chosen = library_decision(node, self.device, self.options)
+        if chosen is not None:
+            self.decisions.append(chosen)
         metas = iter(_argument_metas(node))
         leaves = [self._argument(leaf, next(metas)) for leaf in flatten((args, kwargs))]
         extern_args, extern_kwargs = rebuild((args, kwargs), leaves)

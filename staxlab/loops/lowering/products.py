@@ -6,7 +6,8 @@ call, which is what a product of 32 x 32 matrices takes, and it keeps a region f
 small products become :class:`~staxlab.loops.ir.Template` nodes, whose operands take in what made them (a relu before a
 product costs no memory) and whose epilogue holds a bias, and larger ones stay library calls. :data:`LIMITS` says where
 the border lies; ``python -m benchmarks.products`` measures it. It is a matter of time alone: both add ``depth``
-products, within the error bound of Section 6.5 of each other.
+products, within the error bound of Section 6.5 of each other. On a GPU :mod:`.product_choice` decides, and a product
+whose summed dimension is very long is cut into segments there (split-K).
 
 Not everything called a product is one: ``addr`` is pointwise, a product of two vectors or of a matrix and a vector is a
 :class:`~staxlab.loops.ir.Reduction`.
@@ -15,15 +16,17 @@ Not everything called a product is one: ``addr`` is pointwise, a product of two 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
 
 from ...capture.graph import Node, TensorMeta
-from ...options import Decision
+from ...options import Decision, DeviceSpec, Options
 from ..layout import IndexMap, broadcast, numel
 from ..ops import Ops, compute_dtype
 from .call import Call
+from .product_choice import DEEP, choose, form_of, segments
 from .registry import Decline, lowering
 from .values import Number, TensorValue
 
@@ -82,8 +85,42 @@ def refusal(node: Node) -> str | None:
     return None
 
 
+def refusal_on_gpu(node: Node, device: DeviceSpec, options: Options) -> str | None:
+    """Why a product is the library's business on a GPU (:mod:`.product_choice`); None if it is not."""
+    if not isinstance(node.val, TensorMeta):
+        return "products of other things than tensors"
+    if node.target._opname in _OF_VECTORS:
+        if not node.val.dtype.is_floating_point:
+            return "no vendor's product of vectors takes integers, and eager execution says so"
+        return None if options.matmul.startswith("template") else "products with a vector on a GPU"
+    decision = choose(node, dimensions(node), device, options)
+    return f"products on a GPU like this one: {decision.reason}" if decision.choice == "library" else None
+
+
+def library_decision(node: Node, device: DeviceSpec, options: Options) -> Decision | None:
+    """Why the library computes a product or a convolution on a GPU, with the arithmetic; None for other operators."""
+    name = getattr(node.target, "_opname", "")
+    if not device.is_gpu or not isinstance(node.val, TensorMeta):
+        return None
+    if "convolution" in name and "backward" not in name:
+        reason = "a convolution has no template: the library picks among algorithms that no product of matrices is"
+        return Decision("convolution", node.name, "library", reason, ("library",))
+    if name in _OF_MATRICES:
+        decision = choose(node, dimensions(node), device, options)
+        return decision if decision.choice == "library" else None
+    return None
+
+
+_OF_MATRICES = ("mm", "bmm", "addmm", "baddbmm", "addbmm")
+_OF_VECTORS = ("mv", "dot", "vdot", "addmv")
+
+
 def _chosen(call: Call, form: str) -> None:
     """Write down why loops of our own were chosen."""
+    if call.lowering.device.is_gpu:
+        reason = "the option matmul asks for kernels of our own"
+        call.lowering.decisions.append(Decision("lower", call.node.name, form, reason, (form, "extern")))
+        return
     batch, rows, columns, depth = dimensions(call.node)
     count, dtype = batch * rows * columns * depth, call.meta.dtype
     limit = (LIMITS if form == "template" else VECTOR_LIMITS)[dtype]
@@ -119,8 +156,30 @@ def _product(
         if not extra or numel(shape) == 0:
             return call.full(0, shape, dtype)
         return call.pointwise(lambda ops, a: _scaled(ops, a, beta, wide), addend, operand_dtype=dtype)
-    _chosen(call, "template")
-    return call.template(left, right, _added(beta, alpha, wide), extra, accumulate_dtype=wide)
+    if not call.lowering.device.is_gpu:
+        _chosen(call, "template")
+        return call.template(left, right, _added(beta, alpha, wide), extra, accumulate_dtype=wide)
+    device = call.lowering.device
+    decision = choose(call.node, dimensions(call.node), device, call.lowering.options)
+    form = form_of(decision, dtype)
+    count, length = segments(*shape[-2:], left.shape[-1], device) if len(shape) == 2 else (1, 0)
+    if count == 1:
+        call.lowering.decisions.append(decision)
+        return call.template(left, right, _added(beta, alpha, wide), extra, accumulate_dtype=wide, form=form)
+    call.lowering.decisions += [decision, _split(call, count, length, left.shape[-1])]
+    partial = call.partial_products(left, right, count, length, dtype=wide, form=replace(form, template="tiled"))
+    total = call.reduction("sum", partial, [0], dtype=wide, accumulate_dtype=wide)
+    added = [call.pointwise(lambda ops, b: b, a, operand_dtype=wide, dtype=wide) for a in extra]
+    epilogue = _added(beta, alpha, wide)
+    return call.pointwise(lambda ops, t, *b: epilogue(ops, t, *b), total, *added, operand_dtype=wide, dtype=dtype)
+
+
+def _split(call: Call, count: int, length: int, depth: int) -> Decision:
+    reason = (
+        f"{depth:,} is {DEEP} times the longer side of the result or more: {count} segments of {length} are multiplied "
+        "side by side, each into memory of its own, and added in order"
+    )
+    return Decision("split-k", call.node.name, count, reason, (), (("depth", depth), ("length", length)))
 
 
 @lowering("mm bmm", kind="template", refuses=refusal)

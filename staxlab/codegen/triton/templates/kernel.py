@@ -1,0 +1,122 @@
+"""A product of matrices, with its epilogue, as one Triton kernel (Section 9.8)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ....options import Decision, DeviceSpec
+from ....schedule.epilogues import saved_bytes
+from ....schedule.records import Schedule, ScheduleNode
+from ...kernel import Kernel
+from .configurations import Configuration, configurations, default_configuration, shared_bytes
+from .tile import Product
+from .writer import ProductWriter, descriptors
+
+FORMS = {True: "persistent-tma", False: "tiled"}
+
+
+def product_kernel(
+    schedule: Schedule,
+    node: ScheduleNode,
+    suffix: str,
+    device: DeviceSpec,
+    configuration: Configuration | None = None,
+) -> Kernel:
+    """The kernel of a template node, or of one with its epilogue; ``suffix`` completes its name ("triton_tem").
+
+    ``configuration`` overrides the rule: block sizes by name, warps, pipeline stages; it has ``PROGRAMS`` for the
+    persistent template, and must not where that cannot fetch the operands. CodegenError for what cannot be expressed.
+    """
+    product = Product.of(node)
+    form, sizes = product.form, product.sizes
+    fetched, problem = descriptors(product, schedule)
+    if device.compute_capability < 90:
+        fetched, problem = None, f"{device.name} has no tensor memory accelerator"
+    wanted = form.template == "persistent-tma" if configuration is None else "PROGRAMS" in configuration[0]
+    persistent = wanted and fetched is not None
+    if configuration is None or (wanted and not persistent):
+        configuration = default_configuration(sizes, form.operands, form.precision, persistent, device)
+    blocks, warps, stages = configuration
+    name = f"triton_tem{suffix}"
+    text = ProductWriter(schedule, product, configuration, name, fetched if persistent else None).write()
+    batch, rows, columns, depth = sizes
+    tiles = -(-rows // blocks["BLOCK_M"]) * -(-columns // blocks["BLOCK_N"])
+    grid = min(tiles, blocks["PROGRAMS"]) if persistent else tiles * batch
+    options: dict[str, Any] = {"enable_fp_fusion": False, "enable_reflect_ftz": False}
+    if text.asserts:
+        options |= {"debug": True, "sanitize_overflow": False}
+    launch: dict[str, Any] = {
+        "form": FORMS[persistent],
+        "grid": (0 if 0 in (batch, rows, columns) else grid, 1, 1),
+        "constants": dict(blocks),
+        "sizes": {},
+        "num_warps": warps,
+        "num_stages": stages,
+        "options": options,
+        "precision": form.precision,
+    }
+    if persistent:
+        # Descriptors hold addresses at multiples of 16 bytes; where a tensor starts elsewhere, this kernel runs.
+        plain = default_configuration(sizes, form.operands, form.precision, False, device)
+        launch["unaligned"] = product_kernel(schedule, node, f"{suffix}_unaligned", device, plain)
+    return Kernel(
+        name=name,
+        language="triton",
+        lines=text.lines,
+        arguments=text.arguments,
+        nodes=(node.name,),
+        device=device,
+        origins=node.origins,
+        launch=launch,
+        bytes_read=schedule.bytes_read(node),
+        bytes_written=schedule.bytes_written(node),
+        operations=node.operations,
+        decisions=_decisions(schedule, product, configuration, persistent, problem if wanted else "", tiles),
+    )
+
+
+def product_configurations(schedule: Schedule, node: ScheduleNode, device: DeviceSpec) -> tuple[Configuration, ...]:
+    """What a search may choose from for a template node, the rule's choice first: the tiles of its own template and,
+    where the tensor memory accelerator can fetch the operands, those of the persistent one. Each goes to
+    :func:`product_kernel` (or :func:`~staxlab.codegen.triton.generate.triton_kernel`)."""
+    product = Product.of(node)
+    form = product.form
+    fetched, _ = descriptors(product, schedule)
+    both = device.compute_capability >= 90 and fetched is not None
+    order = (True, False) if both and form.template == "persistent-tma" else (False, True) if both else (False,)
+    return tuple(
+        found
+        for persistent in order
+        for found in configurations(product.sizes, form.operands, form.precision, persistent, device)
+    )
+
+
+def _decisions(
+    schedule: Schedule, product: Product, configuration: Configuration, persistent: bool, problem: str, tiles: int
+) -> tuple[Decision, ...]:
+    blocks, warps, stages = configuration
+    batch, rows, columns, depth = product.sizes
+    name, form = product.node.name, product.form
+    itemsize = form.operands.itemsize
+    found = []
+    if problem and not persistent:
+        reason = f"the tiled template: {problem}"
+        found.append(Decision("template", name, "tiled", reason, ("tiled", "persistent-tma")))
+    fed = batch * depth * (-(-columns // blocks["BLOCK_N"]) * rows + -(-rows // blocks["BLOCK_M"]) * columns) * itemsize
+    shared = shared_bytes(blocks, stages, itemsize)
+    chosen = ", ".join(f"{key}={value}" for key, value in blocks.items())
+    reason = (
+        f"{tiles * batch:,} tiles for {schedule.device.multiprocessors} multiprocessors; {stages} stages take "
+        f"{shared:,} bytes of shared memory; the tiles read {fed:,} bytes, some of them from the cache"
+    )
+    inputs = (("tiles", tiles * batch), ("shared bytes", shared), ("bytes that tiles read", fed),
+              ("accumulators of a thread", blocks["BLOCK_M"] * blocks["BLOCK_N"] // (32 * warps)))  # fmt: skip
+    chosen += f", num_warps={warps}, num_stages={stages}"
+    found.append(Decision("launch", name, chosen, reason, (), inputs))
+    if product.epilogue:
+        saved = saved_bytes(product.node, schedule.layouts[product.template.buffers[0]].dtype.itemsize)
+        moved = schedule.bytes_read(product.node) + schedule.bytes_written(product.node)
+        reason = f"{moved:,} bytes are moved instead of {moved + saved:,}; rounded where the program stores"
+        inputs = (("bytes fused", moved), ("bytes apart", moved + saved))
+        found.append(Decision("epilogue", name, len(product.epilogue), reason, (), inputs))
+    return tuple(found)
