@@ -22,7 +22,7 @@ from .errors import BuildError, FallbackWarning, MissingDependencyError, OptionE
 from .options import GPU_SPECS
 
 BAD_REQUEST, FAILED, INTERRUPTED = 2, 1, 130
-MACHINE_CODE = ("asm", "ptx", "sass")
+MACHINE_CODE = ("asm", "ttir", "ttgir", "llir", "ptx", "sass")
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -73,8 +73,8 @@ stages, in order:
   capture (its graph alone: graph), transforms, joint, partition, operators, loops, schedule, kernels, wrapper
   (joint and partition where an input requires grad: torch.randn(8, requires_grad=True))
 beside them:
-  backward (the compilation of the backward half), assembly or asm (what the target executes), ptx, sass, decisions,
-  traffic
+  backward (the compilation of the backward half), assembly or asm (what the target executes), ttir, ttgir, llir, ptx,
+  sass (the steps of a GPU kernel), decisions, traffic
 
 targets:
   cpu            this machine's processor; the default
@@ -238,9 +238,10 @@ def _shown(compilation: Any, wanted: Sequence[str]) -> Iterator[str]:
 
 
 def _machine_code(compilation: Any, kind: str | None) -> Iterator[str]:
-    if kind in ("ptx", "sass") and not compilation.device.is_gpu:
+    if kind in MACHINE_CODE[1:] and not compilation.device.is_gpu:
         raise OptionError(
-            f"{kind} is machine code of a GPU, and the target is cpu", remedy="--stage asm, or --target sm_90"
+            f"{kind} is {'machine code' if kind in ('ptx', 'sass') else 'a step'} of a GPU, and the target is cpu",
+            remedy="--stage asm, or --target sm_90",
         )
     native = [kernel for kernel in compilation.kernels or () if kernel.language != "extern"]
     if not native:

@@ -74,7 +74,8 @@ class Kernel:
         return source_of(self.lines)
 
     def assembly(self, kind: str | None = None) -> Assembly:
-        """Machine code of this kernel with origins per line: "asm" for C++, "ptx" or "sass" for Triton.
+        """What the compiler made of this kernel, with origins per line: "asm" for C++; for Triton "ptx" (the default),
+        "sass", or the representations before them, "ttir", "ttgir" and "llir".
 
         Compiles if need be. Raises BuildError without a compiler, MissingDependencyError without Triton.
         """
@@ -124,6 +125,13 @@ class Kernel:
 
         return coalescing(self, capability)
 
+    def lowering_steps(self, capability: int | None = None) -> Any:
+        """Every step of Triton's compiler (TTIR, TTGIR, LLVM IR, PTX, SASS) in counts, and which of its lines each line
+        of the kernel became (:mod:`staxlab.measure.lowering_steps`). CodegenError for other languages."""
+        from ..measure.lowering_steps import lowering_steps
+
+        return lowering_steps(self, capability)
+
     def sharing(self) -> Any:
         """How loops are shared among threads (Algorithm 8.1, :mod:`.cpp.sharing`). OptionError for other languages."""
         from .cpp.sharing import sharing
@@ -138,7 +146,8 @@ class Kernel:
 
 @dataclass(frozen=True)
 class Assembly:
-    """A listing of machine code; ``kind`` is "asm", "ptx" or "sass". Lines carry origins through the line table."""
+    """A listing of what a compiler made; ``kind`` is "asm", or "ttir", "ttgir", "llir", "ptx", "sass". Lines carry
+    origins through the compiler's own tables."""
 
     kernel: str
     kind: str

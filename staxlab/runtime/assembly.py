@@ -22,11 +22,12 @@ from ..provenance import NO_ORIGINS, Line
 from . import toolchain
 from .build import HEADER_DIRECTORY, command_flags
 
-KINDS = {"cpp": ("asm",), "triton": ("ptx", "sass")}
+KINDS = {"cpp": ("asm",), "triton": ("ptx", "sass", "ttir", "ttgir", "llir")}
 
 
 def disassemble(kernel: Kernel, kind: str | None = None) -> Assembly:
-    """The listing of a kernel: "asm" for C++, "ptx" or "sass" for Triton (default: the first).
+    """The listing of a kernel: "asm" for C++; for Triton "ptx" (the default) or "sass", or one of the representations
+    before them: "ttir", "ttgir", "llir".
 
     Raises OptionError for a kind the language does not have, BuildError without a compiler, MissingDependencyError
     without Triton.
@@ -36,13 +37,12 @@ def disassemble(kernel: Kernel, kind: str | None = None) -> Assembly:
         raise OptionError(f"{kernel.name} is an {kernel.language} call; it has no machine code of its own")
     kind = kind or kinds[0]
     if kind not in kinds:
-        raise OptionError(f"{kernel.name} has no {kind!r} listing", remedy=f"choose {' or '.join(kinds)}")
+        raise OptionError(f"{kernel.name} has no {kind!r} listing", remedy=f"choose {', '.join(kinds)}")
     if kernel.language == "cpp":
         return Assembly(kernel.name, kind, _cpp_listing(kernel))
     from ..codegen.triton import listings
 
-    lines = listings.ptx_lines(kernel) if kind == "ptx" else listings.sass_lines(kernel)
-    return Assembly(kernel.name, kind, lines)
+    return Assembly(kernel.name, kind, listings.listing_lines(kernel, kind))
 
 
 def _cpp_listing(kernel: Kernel) -> tuple[Line, ...]:

@@ -12,7 +12,9 @@ from .document import Pane
 from .listing import listing
 from .markup import Html, element
 
-KINDS = {"asm": "assembly", "ptx": "PTX", "sass": "SASS"}
+KINDS = {
+    "asm": "assembly", "ttir": "TTIR", "ttgir": "TTGIR", "llir": "LLVM IR", "ptx": "PTX", "sass": "SASS",
+}  # fmt: skip
 LONGEST = 4000  # lines drawn in a notebook output
 
 

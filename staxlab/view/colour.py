@@ -17,7 +17,7 @@ from .markup import Html, escape
 # Long listings are shown plain: colouring costs about 10 microseconds a token, and nobody reads 20,000 lines for it.
 LONGEST_COLOURED = 20_000
 
-_LEXERS = {"cpp": "cpp", "python": "python", "triton": "python", "ptx": "ptx"}
+_LEXERS = {"cpp": "cpp", "python": "python", "triton": "python", "ptx": "ptx", "llir": "llvm"}
 
 # Token types of pygments, the most specific first, and the role (a colour of ``theme``) they take.
 _ROLES = (
@@ -61,11 +61,22 @@ _SASS = re.compile(
     r"|(?P<number>\b0x[0-9a-f]+\b|(?<![\w.])-?\d+(?:\.\d+)?\b)"
 )
 
-_PATTERNS = {"ir": _OWN_LANGUAGE, "asm": _ASSEMBLY, "sass": _SASS}
+_MLIR = re.compile(
+    r"(?P<comment>//.*$)"
+    r"|(?P<string>\"(?:[^\"\\]|\\.)*\")"
+    r"|(?P<name>%[\w.$]+(?:\#\d+)?|@\w+)"
+    r"|(?P<directive>\#[\w.]+)"
+    r"|(?P<type>\b(?:tensor|i\d+|b?f\d+|index)\b|!tt\.ptr)"
+    r"|(?P<keyword>\b(?:module|tt|ttg|ttng|arith|scf|math|cf|gpu)\.?[a-z_.0-9]*\b)"
+    r"|(?P<number>(?<![\w.])-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?\b)"
+)
+
+_PATTERNS = {"ir": _OWN_LANGUAGE, "asm": _ASSEMBLY, "sass": _SASS, "ttir": _MLIR, "ttgir": _MLIR}
 
 
 def coloured(lines: Sequence[str], language: str) -> list[Html]:
-    """Each line as markup. ``language`` is "cpp", "python", "triton", "asm", "ptx", "sass", "ir" or anything else."""
+    """Each line as markup. ``language`` is "cpp", "python", "triton", "asm", "ttir", "ttgir", "llir", "ptx", "sass",
+    "ir" or anything else."""
     if len(lines) > LONGEST_COLOURED:
         return [escape(line) for line in lines]
     if language in _PATTERNS:

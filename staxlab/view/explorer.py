@@ -28,6 +28,7 @@ from .registry import panes_of, plain_text
 from .schedule import byte_text
 from .timings import duration_text, timings_pane
 
+GPU_LISTINGS = ("ttir", "ttgir", "llir", "ptx", "sass")  # from Triton's own representation to machine code
 BACKWARD = "backward-"  # before the key of a stage of the backward half
 FIRST = ("capture", "kernels")  # what stands beside each other at the start: where it begins and what became of it
 # Making machine code takes time (a GPU kernel of a thousand lines takes half a minute to compile), and a notebook shows
@@ -77,7 +78,7 @@ def with_other_targets(compilation: Any, others: Iterable[Any], full: bool = Fal
     whole = view(compilation, full)
     panes = list(whole.panes)
     for prefix, half_of in (("", lambda one: one), (BACKWARD, lambda one: one.backward)):
-        wanted = {f"{prefix}{key}" for key in ("schedule", "kernels", "asm", "ptx", "sass")}
+        wanted = {f"{prefix}{key}" for key in ("schedule", "kernels", "asm", *GPU_LISTINGS)}
         last = max((k for k, pane in enumerate(panes) if pane.key in wanted), default=None)
         halves = [(other.target, half_of(other)) for other in others if half_of(other) is not None]
         for target, half in halves if last is not None else ():
@@ -196,14 +197,14 @@ def headline(compilation: Any) -> Html:
 
 
 def assembly_panes(compilation: Any, full: bool = False) -> list[Pane]:
-    """Machine code of the kernels: one pane for a processor, PTX and SASS for a GPU. Where no compiler is at hand, the
-    pane says so: the other stages are no worse for it."""
+    """Machine code of the kernels: one pane for a processor, one for each step of Triton's compiler for a GPU. Where no
+    compiler is at hand, the pane says so: the other stages are no worse for it."""
     kernels = [k for k in compilation.kernels or () if k.language != "extern"]
     if not kernels:
         return []
     shown = kernels if full else _within_limits(kernels, compilation.device.kind)
     panes = []
-    for kind in ("ptx", "sass") if compilation.device.is_gpu else ("asm",):
+    for kind in GPU_LISTINGS if compilation.device.is_gpu else ("asm",):
         drawn, plain, lines, linked = [], [], 0, 0
         for kernel in shown:
             try:

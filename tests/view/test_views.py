@@ -356,7 +356,7 @@ def test_a_kernel_without_machine_code_says_why(compilation):
 # -- colours ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("language", ["cpp", "python", "triton", "asm", "ptx", "sass", "ir", "text"])
+@pytest.mark.parametrize("language", ["cpp", "python", "triton", "asm", "ttir", "llir", "ptx", "sass", "ir", "text"])
 def test_colouring_never_changes_the_text(language):
     texts = [
         'auto s = "a\\"b"; // x',

@@ -1,4 +1,5 @@
-"""PTX and machine code, every line with the captured nodes it stems from (Sections 9.2 and 11).
+"""What each step of Triton's compiler made of a kernel, every line with the captured nodes it stems from (Sections 9.2
+and 11).
 
 PTX carries ``.loc file line column`` directives and machine code a line table; a line of the kernel text carries
 origins; so every instruction has origins too. Two corrections are needed before a reader can trust them:
@@ -9,7 +10,8 @@ origins; so every instruction has origins too. Two corrections are needed before
   one, so that the load itself seems to come from some later line. Only the first position in such a block is real.
 
 So the positions in the PTX are rewritten, and the machine code that is shown is assembled again from that text: the
-same instructions as those that run, with an honest line table.
+same instructions as those that run, with an honest line table. The representations before the PTX carry tables of
+their own (:mod:`.locations`).
 """
 
 from __future__ import annotations
@@ -21,9 +23,10 @@ import tempfile
 from pathlib import Path
 
 from ...errors import BuildError
-from ...provenance import NO_ORIGINS, Line, Origins
+from ...provenance import Line
 from ..kernel import Kernel
 from .compile import aot_compile, assemble, tool
+from .locations import Numbered, numbered_llvm, numbered_mlir, with_origins
 
 _LOCATION = re.compile(r"\.loc\s+(\d+)\s+(\d+)\s+(\d+)(?:[^/]*?inlined_at\s+(\d+)\s+(\d+)\s+(\d+))?")
 _FILE = re.compile(r'^\s*\.file\s+(\d+)\s+(?:"[^"]*"\s+)?"([^"]*)"', re.MULTILINE)
@@ -31,22 +34,46 @@ _PLACE = re.compile(r'//## File "([^"]*)", line (\d+)')
 
 Position = tuple[str, int, int]  # file number, line, column
 
+LISTINGS = ("ttir", "ttgir", "llir", "ptx", "sass")
+
+
+def numbered_listing(kernel: Kernel, kind: str, capability: int | None = None) -> Numbered:
+    """The text of one of :data:`LISTINGS` line by line, each with the 1-based line of the kernel it belongs to.
+
+    Raises as :func:`aot_compile` does, for "sass" also BuildError where the disassembler is missing or fails.
+    """
+    if kind == "sass":
+        return _numbered_sass(kernel, capability)
+    text = aot_compile(kernel, capability)[kind]
+    if kind == "ptx":
+        return _numbered_ptx(kernel, text)
+    return (numbered_llvm if kind == "llir" else numbered_mlir)(kernel, text)
+
+
+def listing_lines(kernel: Kernel, kind: str, capability: int | None = None) -> tuple[Line, ...]:
+    """The same with the captured nodes that each line stems from."""
+    return with_origins(kernel, numbered_listing(kernel, kind, capability))
+
 
 def ptx_lines(kernel: Kernel, capability: int | None = None) -> tuple[Line, ...]:
     """The PTX of a kernel without its tables for debuggers. Raises as :func:`aot_compile` does."""
-    found: list[Line] = []
-    current: Origins = NO_ORIGINS
+    return listing_lines(kernel, "ptx", capability)
+
+
+def _numbered_ptx(kernel: Kernel, ptx: str) -> Numbered:
+    found: Numbered = []
+    current: int | None = None
     inside = False
-    for raw in honest_positions(aot_compile(kernel, capability)["ptx"], kernel).splitlines():
+    for raw in honest_positions(ptx, kernel).splitlines():
         stripped = raw.strip()
         if stripped.startswith((".section", ".file")):
             break  # from here on: tables for debuggers
         location = _LOCATION.match(stripped)
         if location:
-            current = _of_line(kernel, int(location[2]))
+            current = int(location[2]) if 0 < int(location[2]) <= len(kernel.lines) else None
         inside = (inside or stripped == "{") and stripped != "}"
-        found.append(Line(raw.replace("\t", "    "), current if inside else NO_ORIGINS))
-    return tuple(found)
+        found.append((raw.replace("\t", "    "), current if inside else None))
+    return found
 
 
 def honest_positions(ptx: str, kernel: Kernel) -> str:
@@ -86,12 +113,12 @@ def _resolve(location: re.Match, callers: dict[Position, Position], own: set[str
         # Older Triton names the callers only in the comment: "standard.py:263:15 @[ kernel.py:24:24 ]".
         named = re.findall(rf"@\[ {re.escape(kernel.name)}\.py:(\d+):(\d+)", location.string)
         chain += [(min(own), int(number), int(place)) for number, place in named]
-    return next((p for p in chain if p[0] in own and _of_line(kernel, p[1])), None)
+    return next((p for p in chain if p[0] in own and _has_origins(kernel, p[1])), None)
 
 
-def _of_line(kernel: Kernel, number: int) -> Origins:
-    """Origins of a 1-based line of the kernel's text."""
-    return kernel.lines[number - 1].origins if 0 < number <= len(kernel.lines) else NO_ORIGINS
+def _has_origins(kernel: Kernel, number: int) -> bool:
+    """Whether a 1-based line of the kernel's text knows where it comes from."""
+    return 0 < number <= len(kernel.lines) and bool(kernel.lines[number - 1].origins)
 
 
 def sass_lines(kernel: Kernel, capability: int | None = None) -> tuple[Line, ...]:
@@ -99,6 +126,10 @@ def sass_lines(kernel: Kernel, capability: int | None = None) -> tuple[Line, ...
 
     Raises BuildError where the disassembler is missing or fails, and otherwise as :func:`aot_compile` does.
     """
+    return listing_lines(kernel, "sass", capability)
+
+
+def _numbered_sass(kernel: Kernel, capability: int | None) -> Numbered:
     capability = capability or kernel.device.compute_capability
     ptx = aot_compile(kernel, capability)["ptx"]
     return _parse(disassemble_cubin(kernel, assemble(kernel, honest_positions(ptx, kernel), capability)), kernel)
@@ -118,23 +149,23 @@ def disassemble_cubin(kernel: Kernel, cubin: bytes) -> str:
     return run.stdout
 
 
-def _parse(text: str, kernel: Kernel) -> tuple[Line, ...]:
+def _parse(text: str, kernel: Kernel) -> Numbered:
     """nvdisasm prints a position before the instructions it covers."""
-    found: list[Line] = []
-    current: Origins = NO_ORIGINS
+    found: Numbered = []
+    current: int | None = None
     for raw in text.splitlines():
         stripped = raw.strip()
         place = _PLACE.match(stripped)
         if place:
             own = Path(place[1]).name == f"{kernel.name}.py"
-            current = _of_line(kernel, int(place[2])) if own else NO_ORIGINS
+            current = int(place[2]) if own and 0 < int(place[2]) <= len(kernel.lines) else None
             continue
         instruction = re.match(r"(/\*[0-9a-f]+\*/)\s+(.*?)\s*;", stripped)
         if instruction:
             if instruction[2] != "NOP":  # padding
-                found.append(Line(f"    {instruction[1]} {instruction[2]};", current))
+                found.append((f"    {instruction[1]} {instruction[2]};", current))
         elif re.fullmatch(r"\.L_x_\d+:|\.text\.\w+:", stripped):
-            found.append(Line(stripped))
-    while found and found[-1].text.startswith(".L_"):
+            found.append((stripped, None))
+    while found and found[-1][0].startswith(".L_"):
         found.pop()
-    return tuple(found)
+    return found

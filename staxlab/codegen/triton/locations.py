@@ -109,42 +109,50 @@ def line_of(kernel: Kernel, places: Iterator[Place]) -> int | None:
     return None
 
 
-def mlir_lines(kernel: Kernel, text: str) -> tuple[Line, ...]:
-    """A TTIR or TTGIR text as a reader wants it: without locations, every line with its origins."""
+Numbered = list[tuple[str, int | None]]  # texts, each with the kernel's line that it belongs to
+
+
+def numbered_mlir(kernel: Kernel, text: str) -> Numbered:
+    """A TTIR or TTGIR text as a reader wants it, without locations."""
     table = MlirLocations(text)
-    found: list[Line] = []
+    found: Numbered = []
     opened: list[int] = []
     for raw in text.splitlines():
         if raw.startswith("#loc"):
             continue
         shown, location = without_locations(raw)
         number = line_of(kernel, table.places(location)) if location else None
-        # A brace that closes the function or the module has the function's own place, which says nothing.
-        linked = number is not None and shown.strip().strip("})") != ""
-        origins = kernel.lines[number - 1].origins if linked and number else NO_ORIGINS
         if shown.lstrip().startswith("}") and opened:
             first = opened.pop()  # an operation with a body has its location behind the body
-            if not found[first].origins:
-                found[first] = Line(found[first].text, origins)
+            if re.match(r"module|tt\.func", found[first][0].lstrip()):
+                number = None  # the function's own place, which says nothing about a brace
+            elif found[first][1] is None:
+                found[first] = (found[first][0], number)
         if shown.endswith("{"):
             opened.append(len(found))
-        found.append(Line(shown, origins))
-    return tuple(found)
+        found.append((shown, number))
+    return found
 
 
-def llvm_lines(kernel: Kernel, text: str) -> tuple[Line, ...]:
-    """The functions of an LLVM IR text without metadata, every instruction with its origins."""
+def numbered_llvm(kernel: Kernel, text: str) -> Numbered:
+    """The functions of an LLVM IR text, without metadata."""
     table = LlvmLocations(text)
-    found: list[Line] = []
+    found: Numbered = []
     for raw in text.splitlines():
         if raw.startswith(("!", "source_filename", "target datalayout", "; ", "attributes #")):
             continue
-        debug = _DEBUG.search(raw)
-        if not raw.strip() and (not found or not found[-1].text):
+        if not raw.strip() and (not found or not found[-1][0]):
             continue
+        debug = _DEBUG.search(raw)
         number = line_of(kernel, table.places(debug[1])) if debug and not raw.startswith("define") else None
-        shown = re.sub(r" #\d+(?= \{$|$)", "", _DEBUG.sub("", raw)).rstrip()
-        found.append(Line(shown, kernel.lines[number - 1].origins if number else NO_ORIGINS))
-    while found and not found[-1].text:
+        found.append((re.sub(r" #\d+(?= \{$|$)", "", _DEBUG.sub("", raw)).rstrip(), number))
+    while found and not found[-1][0]:
         found.pop()
-    return tuple(found)
+    return found
+
+
+def with_origins(kernel: Kernel, numbered: Numbered) -> tuple[Line, ...]:
+    """The texts as lines that know the captured nodes behind the kernel's lines."""
+    return tuple(
+        Line(text, kernel.lines[number - 1].origins if number is not None else NO_ORIGINS) for text, number in numbered
+    )
