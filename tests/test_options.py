@@ -37,6 +37,10 @@ BAD = {
     "validate": (1, "yes"),
     "split_reductions": (1, "no", None),
     "fuse": (1, "no", None),
+    "cuda_graphs": (1, "yes", None),
+    "graph_inputs": ("move", True, None),
+    "graph_outputs": ("check", 1, None),
+    "matmul": ("cublas", None),
     "instruction_set": ("avx1024", 512, ["avx2"]),
     "max_versions": (-1, "8", 8.0),
     "max_compilations": (-1, None),
@@ -48,7 +52,7 @@ BAD = {
 @pytest.mark.parametrize(("name", "value"), [(name, value) for name, values in BAD.items() for value in values])
 def test_a_value_of_the_wrong_kind_is_refused_and_what_is_allowed_is_said(name, value):
     for make in (lambda: Options.resolve(options={name: value}), lambda: Options(**{name: value})):
-        with pytest.raises(OptionError, match=f"{name} must be (a whole number|True or False|None)"):
+        with pytest.raises(OptionError, match=f"{name} must be (a whole number|True or False|None|one of|'check' or|'reuse' or)"):
             make()
 
 
