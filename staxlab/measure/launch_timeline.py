@@ -118,8 +118,8 @@ def launched_time(kernels: Sequence[Any], launch: Any) -> Any:
 
 
 def first_order(kernels: Sequence[Any], launch: Any) -> Any:
-    """The section's estimate, ``max(n * t_launch, sum of t_k)``. Never too large, and short of the truth by no more than
-    the smaller of the two; for equal kernels by one launch or one kernel."""
+    """The section's estimate, ``max(n * t_launch, sum of t_k)``. Never too large, and short of the truth by no more
+    than the smaller of the two; for equal kernels by one launch or one kernel."""
     return max(len(kernels) * launch, sum(kernels))
 
 
