@@ -1,0 +1,161 @@
+"""Every form of kernel once: values in Triton's interpreter against eager execution, counted facts of compiled code.
+
+The forms are data, ``benchmarks.kernel_forms``; the check for races and wrong accesses on a device reads the same
+table. Together they are the chapter's Listings 1.2, 9.1 to 9.5 in content.
+"""
+
+from __future__ import annotations
+
+import re
+import typing
+
+import pytest
+import torch
+
+import staxlab
+from benchmarks.kernel_forms import FORMS, Facts, KernelForm, spaced, spoiled
+from staxlab.codegen.kernel import Kernel
+from staxlab.runtime.artifact import load
+
+pytest.importorskip("triton")
+
+from staxlab.codegen.triton.compile import aot_compile
+from staxlab.codegen.triton.interpreter import interpret
+from staxlab.codegen.triton.resources import resource_usage
+
+BY_NAME = {form.name: form for form in FORMS}
+forms = pytest.mark.parametrize("name", BY_NAME)
+
+
+def explained(form: KernelForm, inputs: list[torch.Tensor]) -> staxlab.Compilation:
+    return staxlab.explain(form.function, *inputs, target="sm_90", strict_native=True)
+
+
+def agrees(form: KernelForm, inputs: list[torch.Tensor]) -> None:
+    compilation = explained(form, inputs)
+    launchers = {k.name: lambda *tensors, kernel=k: interpret(kernel, tensors) for k in compilation.kernels}
+    wanted = form.function(*inputs)
+    found = load(compilation.wrapper, launchers).call(list(inputs))
+    for one, other in zip(found, wanted if isinstance(wanted, tuple) else (wanted,), strict=True):
+        assert one.dtype == other.dtype and one.stride() == other.stride()
+        torch.testing.assert_close(one, other, rtol=form.tolerance, atol=form.tolerance, equal_nan=True)
+
+
+# -- values ------------------------------------------------------------------------------------------------------------
+
+
+@forms
+def test_values(name):
+    form = BY_NAME[name]
+    agrees(form, form.inputs(form.values_at or form.sizes))
+
+
+@forms
+def test_values_of_inputs_with_gaps(name):
+    form = BY_NAME[name]
+    if not form.strided:
+        pytest.skip("its inputs lie apart already")
+    inputs = [spaced(tensor) for tensor in form.inputs(form.values_at or form.sizes)]
+    assert all(t.stride(-1) == 2 for t in inputs if t.ndim)
+    agrees(form, inputs)
+
+
+@forms
+def test_nan_and_infinities(name):
+    form = BY_NAME[name]
+    if not form.special:
+        pytest.skip("eager execution does not say what comes of them, or does not add them up in the same order")
+    agrees(form, [spoiled(tensor) for tensor in form.inputs(form.values_at or form.sizes)])
+
+
+@pytest.mark.parametrize(("name", "sizes"), [(form.name, sizes) for form in FORMS for sizes in form.others])
+def test_values_at_other_sizes(name, sizes):
+    """Empty ones, tensors without dimensions, blocks that hang over."""
+    agrees(BY_NAME[name], BY_NAME[name].inputs(sizes))
+
+
+def test_the_table_has_empty_tensors_and_ones_without_dimensions():
+    sizes = [sizes for form in FORMS for sizes in form.others]
+    assert sizes.count(()) >= 4 and sum(0 in size for size in sizes) >= 10
+
+
+# -- machine code ------------------------------------------------------------------------------------------------------
+
+ACCESS = re.compile(r"\b(ld|st)\.global(\S*)")
+ATOMIC = re.compile(r"\b(?:atom|red)\.global")
+
+
+def widths(ptx: str, which: str) -> set[str]:
+    found = (modifiers for operation, modifiers in ACCESS.findall(ptx) if operation == which)
+    return {re.search(r"(?:v\d\.)?b\d+$", modifiers)[0] for modifiers in found}
+
+
+def advice(ptx: str) -> set[str]:
+    return set(re.findall(r"evict_\w+", " ".join(modifiers for _, modifiers in ACCESS.findall(ptx))))
+
+
+def check(kernel: Kernel, facts: Facts, capability: int) -> None:
+    ptx = aot_compile(kernel, capability)["ptx"]
+    assert f".target sm_{capability}" in ptx
+    for which, allowed in (("ld", facts.loads), ("st", facts.stores)):
+        found = widths(ptx, which)
+        assert found <= set(allowed.split()) and bool(found) == bool(allowed), f"{which}: {found}"
+    assert advice(ptx) == set(facts.advice.split())
+    assert bool(ATOMIC.search(ptx)) == facts.atomics
+    usage = resource_usage(kernel, capability)
+    assert usage.spills == 0 and usage.registers <= 128
+
+
+@pytest.mark.parametrize("capability", [80, 90], ids=["sm_80", "sm_90"])
+@forms
+def test_machine_code(name, capability):
+    """As many kernels as expected, whole vectors per access, the advice that was meant, and nothing spilled."""
+    form = BY_NAME[name]
+    kernels = list(explained(form, form.inputs()).kernels)
+    assert [kernel.launch["form"] for kernel in kernels] == [facts.form for facts in form.kernels]
+    for kernel, facts in zip(kernels, form.kernels, strict=True):
+        assert (kernel.source.count("tl.load("), kernel.source.count("tl.store(")) == (facts.reads, facts.writes)
+        check(kernel, facts, capability)
+    text = "\n".join(kernel.source for kernel in kernels)
+    assert [mark for mark in form.marks if mark not in text] == []
+    assert [mark for mark in form.absent if mark in text] == []
+
+
+def test_the_table_knows_every_form_there_is():
+    """Every form and every kind of node and reduction that the generator writes."""
+    from staxlab.codegen.triton.tiling import Form
+
+    kernels = [kernel for form in FORMS for kernel in explained(form, form.inputs()).kernels]
+    kinds = {kernel.launch["form"] for kernel in kernels}
+    assert kinds == {"pointwise", "persistent", "looped"} and "kind" in typing.get_type_hints(Form)
+    ranks = {len(kernel.launch["sizes"]) for kernel in kernels if kernel.launch["form"] == "pointwise"}
+    assert ranks == {1, 2, 3}
+    decisions = {(d.topic, d.choice) for kernel in kernels for d in kernel.decisions}
+    assert {("reduction-direction", "inner"), ("reduction-direction", "outer")} <= decisions
+    assert {("index-width", 32), ("index-width", 64), ("tiling", "3-D")} <= decisions
+
+
+# -- planted mistakes --------------------------------------------------------------------------------------------------
+
+
+def test_a_wrong_fact_is_noticed():
+    form = BY_NAME["persistent"]
+    (kernel,) = explained(form, form.inputs()).kernels
+    (facts,) = form.kernels
+    check(kernel, facts, 90)
+    from dataclasses import replace
+
+    for wrong in ({"loads": "b32"}, {"stores": "v4.b32"}, {"advice": ""}, {"advice": "evict_last"}, {"atomics": True}):
+        with pytest.raises(AssertionError):
+            check(kernel, replace(facts, **wrong), 90)
+
+
+def test_a_wrong_value_is_noticed():
+    form = BY_NAME["persistent"]
+    from dataclasses import replace
+
+    compilation_of_another = replace(form, function=lambda x, w: form.function(x, w) + 1e-3)
+    compilation = explained(form, form.inputs())
+    launchers = {k.name: lambda *tensors, kernel=k: interpret(kernel, tensors) for k in compilation.kernels}
+    (found,) = load(compilation.wrapper, launchers).call(form.inputs())
+    assert not torch.allclose(found, compilation_of_another.function(*form.inputs()), rtol=0, atol=form.tolerance)
