@@ -352,7 +352,7 @@ def record(buffer: ComputedBuffer, dtypes: Mapping[str, torch.dtype], recorder: 
         return _checked(buffer, (indices, reduction_indices, result), recorder, data.accumulate_dtype)
     left = data.left(recorder, (*subscript[:-1], *inner))
     right = data.right(recorder, (*subscript[:-2], *inner, subscript[-1]))
-    result = recorder.apply("mul", left, right)
+    result = recorder.tagged(data.own).apply("mul", left, right)
     body = _checked(buffer, (indices, reduction_indices, result), recorder, data.accumulate_dtype)
     after = _Recorder(dtypes)
     result = data.epilogue(after, subscript, after.merged(data.accumulate_dtype))

@@ -249,8 +249,9 @@ class Call:
         box = Box(shape, dtype, self.device, None)
         origins = self._origins((left, right, *extra))
         box.data = Template(
-            shape, left.shape[-1], dtype, accumulate_dtype, operand(first), operand(second), finish, origins, form
-        )
+            shape, left.shape[-1], dtype, accumulate_dtype, operand(first), operand(second), finish, origins, form,
+            self.origins,
+        )  # fmt: skip
         self.lowering.pending.append((box, "a product of matrices"))
         return TensorValue(box)
 
@@ -278,7 +279,7 @@ class Call:
             box.shape, length, dtype, dtype,
             operand(loads[0], lambda index, k: (index[1], k), 2),
             operand(loads[1], lambda index, k: (k, index[2]), 1),
-            lambda ops, index, total: total, self._origins((left, right)), form,
+            lambda ops, index, total: total, self._origins((left, right)), form, self.origins,
         )  # fmt: skip
         self.lowering.realize(box, f"the partial products of {count} segments")
         return TensorValue(box)

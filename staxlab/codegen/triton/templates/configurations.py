@@ -1,4 +1,4 @@
-"""Which tiles, warps and stages a product is multiplied with: by rule, and the set a search may choose from.
+"""Which tiles, warps and stages a product is multiplied with, by rule.
 
 A tile of ``BLOCK_M x BLOCK_N`` reads ``(BLOCK_M + BLOCK_N) k`` elements, so large tiles move little (Section 9.8); but
 there must be one for every multiprocessor, its float32 accumulators must fit into registers, and ``num_stages`` steps
@@ -6,10 +6,6 @@ of ``(BLOCK_M + BLOCK_N) BLOCK_K b`` bytes into shared memory.
 """
 
 from __future__ import annotations
-
-import itertools
-from collections.abc import Iterator
-from dataclasses import dataclass
 
 import torch
 
@@ -73,49 +69,3 @@ def default_configuration(
 
 def _fitted(block: int, extent: int) -> int:
     return max(SMALLEST, min(block, next_power_of_two(extent)))
-
-
-@dataclass(frozen=True)
-class _Sets:
-    m: tuple[int, ...]
-    n: tuple[int, ...]
-    k: tuple[int, ...]
-    warps: tuple[int, ...]
-    stages: tuple[int, ...]
-
-
-_HALF = _Sets((32, 64, 128, 256), (32, 64, 128, 256), (32, 64, 128), (4, 8), (3, 4, 5))
-_FLOAT = _Sets((32, 64, 128), (32, 64, 128), (16, 32), (4, 8), (2, 3))
-
-
-def configurations(
-    sizes: tuple[int, int, int, int], dtype: torch.dtype, precision: str, persistent: bool, device: DeviceSpec
-) -> tuple[Configuration, ...]:
-    """The set that a search may choose from (Definition 9.2), the rule's own choice first, each once.
-
-    Left out are tiles larger than the product, accumulators beyond ``MOST_ACCUMULATORS`` registers of a thread or fewer
-    than 8, and stages beyond the shared memory. O(members of the product of the sets).
-    """
-    first = default_configuration(sizes, dtype, precision, persistent, device)
-    found = [first, *_members(sizes, dtype, persistent, device)]
-    return tuple(c for number, c in enumerate(found) if c not in found[:number])
-
-
-def _members(
-    sizes: tuple[int, int, int, int], dtype: torch.dtype, persistent: bool, device: DeviceSpec
-) -> Iterator[Configuration]:
-    _, rows, columns, depth = sizes
-    sets = _FLOAT if dtype == torch.float32 else _HALF
-    limits = [max(SMALLEST, next_power_of_two(extent)) for extent in (rows, columns, depth)]
-    for m, n, k, warps, stages in itertools.product(sets.m, sets.n, sets.k, sets.warps, sets.stages):
-        accumulators = m * n // (32 * warps)
-        if m > limits[0] or n > limits[1] or k > limits[2] or not 8 <= accumulators <= MOST_ACCUMULATORS:
-            continue
-        blocks = {"BLOCK_M": m, "BLOCK_N": n, "BLOCK_K": k, "GROUP_M": GROUP_M}
-        if shared_bytes(blocks, stages, dtype.itemsize) > SHARED_MEMORY[capability_of(device)] - (8 << 10):
-            continue
-        if persistent:
-            if m < 64:
-                continue
-            blocks["PROGRAMS"] = device.multiprocessors
-        yield blocks, warps, stages

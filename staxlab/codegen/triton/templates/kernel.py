@@ -8,11 +8,10 @@ from ....options import Decision, DeviceSpec
 from ....schedule.epilogues import saved_bytes
 from ....schedule.records import Schedule, ScheduleNode
 from ...kernel import Kernel
-from .configurations import Configuration, configurations, default_configuration, shared_bytes
+from .configurations import Configuration, default_configuration, shared_bytes
 from .tile import Product
+from .tuning import TEMPLATES, tuning_of_product
 from .writer import ProductWriter, descriptors
-
-FORMS = {True: "persistent-tma", False: "tiled"}
 
 
 def product_kernel(
@@ -34,6 +33,7 @@ def product_kernel(
         fetched, problem = None, f"{device.name} has no tensor memory accelerator"
     wanted = form.template == "persistent-tma" if configuration is None else "PROGRAMS" in configuration[0]
     persistent = wanted and fetched is not None
+    by_rule = configuration is None
     if configuration is None or (wanted and not persistent):
         configuration = default_configuration(sizes, form.operands, form.precision, persistent, device)
     blocks, warps, stages = configuration
@@ -46,7 +46,7 @@ def product_kernel(
     if text.asserts:
         options |= {"debug": True, "sanitize_overflow": False}
     launch: dict[str, Any] = {
-        "form": FORMS[persistent],
+        "form": TEMPLATES[persistent],
         "grid": (0 if 0 in (batch, rows, columns) else grid, 1, 1),
         "constants": dict(blocks),
         "sizes": {},
@@ -72,22 +72,9 @@ def product_kernel(
         bytes_written=schedule.bytes_written(node),
         operations=node.operations,
         decisions=_decisions(schedule, product, configuration, persistent, problem if wanted else "", tiles),
-    )
-
-
-def product_configurations(schedule: Schedule, node: ScheduleNode, device: DeviceSpec) -> tuple[Configuration, ...]:
-    """What a search may choose from for a template node, the rule's choice first: the tiles of its own template and,
-    where the tensor memory accelerator can fetch the operands, those of the persistent one. Each goes to
-    :func:`product_kernel` (or :func:`~staxlab.codegen.triton.generate.triton_kernel`)."""
-    product = Product.of(node)
-    form = product.form
-    fetched, _ = descriptors(product, schedule)
-    both = device.compute_capability >= 90 and fetched is not None
-    order = (True, False) if both and form.template == "persistent-tma" else (False, True) if both else (False,)
-    return tuple(
-        found
-        for persistent in order
-        for found in configurations(product.sizes, form.operands, form.precision, persistent, device)
+        tuning=(
+            tuning_of_product(schedule, node, suffix, device, configuration, fetched is not None) if by_rule else None
+        ),
     )
 
 

@@ -78,7 +78,9 @@ class ProductWriter:
     ):  # fmt: skip
         self.schedule, self.product, self.name, self.fetched = schedule, product, name, fetched
         self.blocks = configuration[0]
-        self.origins: Origins = own_origins(product.template)
+        body = product.template.body
+        result = next(s for s in body.statements if s.id == body.result)
+        self.origins: Origins = result.origins or own_origins(product.template)
         reads, written = buffers_of(product.node, schedule.layouts)
         layouts = schedule.layouts
         self.arguments = tuple(
