@@ -35,7 +35,7 @@ SECTIONS = {
     6: "loops",
     7: "scheduling",
     8: "cpu",
-    9: "gpu_code",
+    9: "gpu",
     10: "dynamic_shapes",
     11: "runtime",
     12: "discussion",
