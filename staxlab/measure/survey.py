@@ -62,19 +62,21 @@ def database() -> list[Any]:
     return [op for op in op_db if op.name not in NOT_COMPARABLE]
 
 
-def supported(op: Any, dtype: torch.dtype) -> bool:
-    """Whether the database has samples of an operator in a dtype on the CPU."""
-    return dtype in op.supported_dtypes("cpu")
+def supported(op: Any, dtype: torch.dtype, device: str = "cpu") -> bool:
+    """Whether the database has samples of an operator in a dtype on a device ("cpu" or "cuda")."""
+    return dtype in op.supported_dtypes(device)
 
 
-def samples(op: Any, dtype: torch.dtype, limit: int | None = None, noncontiguous: bool = False) -> Iterator[Any]:
+def samples(
+    op: Any, dtype: torch.dtype, limit: int | None = None, noncontiguous: bool = False, device: str = "cpu"
+) -> Iterator[Any]:
     """The samples of an operator, or ``limit`` of them spread evenly over all; the same ones at every call.
 
     ``noncontiguous``: their twins with gaps between the elements, as far as there are any.
     """
     random.seed(0)
     torch.manual_seed(0)
-    found = list(op.sample_inputs("cpu", dtype, requires_grad=False))
+    found = list(op.sample_inputs(device, dtype, requires_grad=False))
     if limit is not None and limit < len(found):
         found = [found[k * (len(found) - 1) // max(limit - 1, 1)] for k in range(limit)]
     for sample in found:
@@ -247,13 +249,14 @@ def survey(
     limit: int | None = None,
     noncontiguous: bool = False,
     progress: Callable[[str], None] | None = None,
+    device: str = "cpu",
 ) -> Findings:
     """Compare samples of one operator in one dtype; nothing for a dtype it does not take. ``compile`` compiles a
     function; each sample gets a compilation of its own. ``progress`` hears of every sample before it runs."""
     found = Findings()
-    if not supported(op, dtype):
+    if not supported(op, dtype, device):
         return found
-    for position, sample in enumerate(samples(op, dtype, limit, noncontiguous)):
+    for position, sample in enumerate(samples(op, dtype, limit, noncontiguous, device)):
         name = f"{op.full_name} {str(dtype).removeprefix('torch.')}{' strided' * noncontiguous} sample {position}"
         if progress is not None:
             progress(name)
