@@ -168,8 +168,8 @@ class Template:
     ``ranges`` is ``(*batch, rows, columns)`` and ``depth`` the extent of k. The loops around the holes are laid out by
     hand (blocks of rows and columns in registers), which no rule derives from the sum; what fills them is composed as
     everywhere: ``left`` and ``right`` are loaders with whatever was inlined into them, of ``accumulate_dtype``; the
-    ``epilogue`` yields a value of ``compute_dtype(dtype)``. ``form`` says how a GPU lays the loops out; None: on a CPU. ``own`` are
-    the origins of the product itself, without those of its operands.
+    ``epilogue`` yields a value of ``compute_dtype(dtype)``. ``form`` says how a GPU lays the loops out; None: on a CPU.
+    ``own`` are the origins of the product itself, without those of its operands.
     """
 
     ranges: tuple[int, ...]
