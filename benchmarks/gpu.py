@@ -2,7 +2,9 @@
 
     python -m benchmarks.gpu --out benchmarks/results/gpu.json
     python -m benchmarks.gpu --fused --out fused.json      only reductions that share a kernel: softmax, norms...
+    python -m benchmarks.gpu --all --out all.json          every case there is, with a summary
     python -m benchmarks.gpu --sweep --out sweep.json      launch configurations of each kernel, by hand
+    python -m benchmarks.gpu --all --smoke                 small, without a device, in Triton's interpreter
 
 Peers take turns reading by reading. A reading is the time between two events around several calls, divided by their
 number; consecutive calls use different input tensors where one set would fit into four times the L2 cache, so that
@@ -19,126 +21,23 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from benchmarks.cases import CASES
+from benchmarks.gpu_cases import (
+    GpuCase,
+    all_cases,
+    every_case,
+    from_table,
+    fused_cases,
+    small,
+    transpose_add,
+)  # fmt: skip
 
 FORMAT = "staxlab-gpu-benchmark-1"
 READING_SECONDS = 2e-3
-
-
-@dataclass(frozen=True)
-class GpuCase:
-    """A function, the shapes of its inputs, the first of which has rows, and the elements any program must move. A case
-    with ``labels`` takes an int64 number of a column for each row besides, and moves it."""
-
-    name: str
-    function: Callable[..., Any]
-    shapes: tuple[tuple[int, ...], ...]
-    elements: int
-    dtype: torch.dtype = torch.float32
-    labels: bool = False
-
-    @property
-    def title(self) -> str:
-        size = "x".join(map(str, self.shapes[0]))
-        return f"{self.name} {size} {str(self.dtype).removeprefix('torch.')}"
-
-    @property
-    def least_bytes(self) -> int:
-        return self.elements * self.dtype.itemsize + (8 * self.shapes[0][0] if self.labels else 0)
-
-    def inputs(self, seed: int, device: str = "cuda") -> list[torch.Tensor]:
-        generator = torch.Generator(device).manual_seed(seed)
-        made = [torch.randn(s, generator=generator, device=device).to(self.dtype) for s in self.shapes]
-        if self.labels:
-            rows, columns = self.shapes[0]
-            made.append(torch.randint(columns, (rows,), generator=generator, device=device))
-        return made
-
-    def head(self, inputs: list[torch.Tensor], rows: int = 512) -> list[torch.Tensor]:
-        """The first rows of the inputs, in double precision; of a transposition, all."""
-        if self.name == "transpose_add":
-            return [t.double() for t in inputs]
-        cut = [t[:rows] if t.shape[0] == inputs[0].shape[0] else t for t in inputs]
-        return [t.double() if t.is_floating_point() else t for t in cut]
-
-
-def from_table(name: str, size: tuple[int, int], dtype: torch.dtype = torch.float32) -> GpuCase:
-    """A case of Tables 13.1 and 13.2 at a size of our own."""
-    case = next(c for c in CASES if c.name == name)
-    return GpuCase(name, case.function, (size,) * case.inputs, case.elements("compiled", size), dtype)
-
-
-def transpose_add(n: int) -> GpuCase:
-    """Example 6.1: one operand lies along rows, the other along columns."""
-    return GpuCase("transpose_add", lambda x, y: x.t() + y, ((n, n), (n, n)), 3 * n * n)
-
-
-def all_cases() -> list[GpuCase]:
-    large = (65536, 2048)
-    return [
-        from_table("example_1_1", (8192, 2048)),
-        from_table("example_1_1", large),
-        from_table("example_1_1", (1 << 20, 128)),
-        from_table("row_sum", large),
-        from_table("row_sum", (16384, 8192)),
-        from_table("row_amax", large),
-        from_table("add", large),
-        from_table("add", large, torch.bfloat16),
-        from_table("relu", large),
-        from_table("exp", large),
-        from_table("pointwise_chain", large),
-        transpose_add(16384),
-        from_table("example_7_1", large),
-        from_table("example_7_2", large),
-        from_table("softmax_library", (16384, 1000)),
-        from_table("softmax_five_operators", (16384, 1000)),
-    ]
-
-
-def layer_norm(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
-    return torch.nn.functional.layer_norm(x, weight.shape, weight, bias)
-
-
-def rms_norm(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    return x * torch.rsqrt((x * x).mean(-1, keepdim=True) + 1e-6) * weight
-
-
-def cross_entropy_rows(x: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    return torch.nn.functional.cross_entropy(x, labels, reduction="none")
-
-
-def norm_case(size: tuple[int, int], dtype: torch.dtype = torch.float32) -> GpuCase:
-    rows, columns = size
-    return GpuCase("layer_norm", layer_norm, (size, (columns,), (columns,)), 2 * rows * columns + 2 * columns, dtype)
-
-
-def rms_case(size: tuple[int, int], dtype: torch.dtype = torch.float32) -> GpuCase:
-    rows, columns = size
-    return GpuCase("rms_norm", rms_norm, (size, (columns,)), 2 * rows * columns + columns, dtype)
-
-
-def cross_entropy_case(size: tuple[int, int]) -> GpuCase:
-    rows, columns = size
-    return GpuCase("cross_entropy_rows", cross_entropy_rows, (size,), rows * columns + rows, labels=True)
-
-
-def fused_cases() -> list[GpuCase]:
-    """Reductions that share a kernel with their neighbours (Sections 7 and 9.4): short rows, long ones, longest."""
-    large = (65536, 2048)
-    return [
-        from_table("softmax_library", (16384, 1000)), from_table("softmax_five_operators", (16384, 1000)),
-        from_table("softmax_library", (16384, 8192)), from_table("softmax_library", (4096, 32768)),
-        from_table("softmax_library", (16384, 8192), torch.bfloat16), from_table("example_7_1", large),
-        from_table("example_7_2", large), norm_case((65536, 1024)), norm_case((65536, 1024), torch.bfloat16),
-        norm_case((4096, 16384)), rms_case((16384, 4096)), rms_case((65536, 1024), torch.bfloat16),
-        cross_entropy_case((16384, 1000)), cross_entropy_case((4096, 32000)),
-    ]  # fmt: skip
 
 
 # --- Timing -----------------------------------------------------------------------------------------------------------
@@ -236,6 +135,41 @@ def _tuple(value: Any) -> tuple[torch.Tensor, ...]:
     return tuple(value) if isinstance(value, (tuple, list)) else (value,)
 
 
+def summary(record: dict[str, Any]) -> dict[str, Any]:
+    """What the cases of a record come to: the geometric mean of the ratios to torch.compile and the least of them, and
+    the least share of the copy bandwidth among cases whose data are more than four times the cache."""
+    cases = record["cases"]
+    ratios = {case["title"]: case["ratio_to_torch_compile"] for case in cases}
+    large = [case for case in cases if case["least_bytes"] > 4 * record["l2_bytes"]]
+    shares = {case["title"]: case["peers"]["staxlab"]["share_of_copy"] for case in large}
+    found: dict[str, Any] = {"cases": len(cases)}
+    if ratios:
+        found["geometric_mean"] = statistics.geometric_mean(ratios.values())
+        found["least_ratio"] = min(ratios.items(), key=lambda item: item[1])
+    if shares:
+        found["least_share_of_copy"] = min(shares.items(), key=lambda item: item[1])
+    return found
+
+
+def smoke(cases: list[GpuCase]) -> int:
+    """Every case at a small size in Triton's interpreter, against eager execution: 1 if a value was wrong."""
+    import staxlab
+    from staxlab.codegen.triton.interpreter import interpret
+    from staxlab.runtime.artifact import load
+
+    wrong = 0
+    for case in map(small, cases):
+        inputs = case.inputs(0, "cpu")
+        compilation = staxlab.explain(case.function, *inputs, target="sm_90", strict_native=True)
+        launchers = {k.name: lambda *tensors, kernel=k: interpret(kernel, tensors) for k in compilation.kernels}
+        found, wanted = load(compilation.wrapper, launchers).call(list(inputs)), _tuple(case.function(*inputs))
+        bound = 2e-2 if case.dtype.itemsize == 2 else 1e-3
+        good = all(torch.allclose(a, b, rtol=bound, atol=bound) for a, b in zip(found, wanted, strict=True))
+        wrong += not good
+        print(f"{case.title:42s} {'right' if good else 'wrong'}, kernels: {len(compilation.kernels)}", flush=True)
+    return int(wrong > 0)
+
+
 def copy_bandwidth() -> float:
     """Bytes per second of a device-to-device copy of 4 GiB, read and written counted: the practical ceiling."""
     source = torch.randn(1 << 30, device="cuda")
@@ -283,6 +217,9 @@ def host_overhead(calls: int = 1000) -> dict[str, float]:
 def configurations(kernel: Any) -> list[tuple[dict[str, int], int, int]]:
     """Block sizes and warps worth trying for a kernel of this form."""
     form, sizes = kernel.launch["form"], kernel.launch["sizes"]
+    if form == "pointwise" and "znumel" in sizes:
+        edges = [(16, 16, 16), (8, 16, 32), (8, 8, 32), (8, 8, 16), (8, 8, 8), (4, 16, 64)]
+        return [({"ZBLOCK": z, "YBLOCK": y, "XBLOCK": x}, w, 1) for z, y, x in edges for w in (2, 4, 8)]
     if form == "pointwise" and "ynumel" in sizes:
         shapes = [(32, 32), (64, 32), (32, 64), (64, 64), (128, 32), (32, 128), (16, 256), (128, 64)]
         return [({"YBLOCK": y, "XBLOCK": x}, w, 1) for y, x in shapes for w in (4, 8) if x * y >= 256 * w]
@@ -360,11 +297,17 @@ def main(arguments: list[str] | None = None) -> int:
     p.add_argument("--readings", type=int, default=15)
     p.add_argument("--sweep", action="store_true", help="launch configurations instead of peers")
     p.add_argument("--fused", action="store_true", help="the cases in which reductions share a kernel, alone")
+    p.add_argument("--all", action="store_true", help="every case, of both kinds and more")
+    p.add_argument("--smoke", action="store_true", help="small sizes without a device, in Triton's interpreter")
     p.add_argument("--only", default="", help="only cases whose name contains this")
     p.add_argument("--out", type=Path)
     options = p.parse_args(arguments)
+    chosen = every_case() if options.all else fused_cases() if options.fused else all_cases()
+    chosen = [case for case in chosen if options.only in case.name]
+    if options.smoke:
+        return smoke(chosen)
     if not torch.cuda.is_available():
-        print("no CUDA device here")
+        print("no CUDA device here; --smoke runs small cases in Triton's interpreter")
         return 2
     from benchmarks.records import header
 
@@ -391,18 +334,21 @@ def main(arguments: list[str] | None = None) -> int:
     if not options.fused:
         record["host_overhead_s"] = host_overhead()
         print("host time per call:", {k: f"{v * 1e6:.1f} us" for k, v in record["host_overhead_s"].items()})
-    for case in fused_cases() if options.fused else all_cases():
-        if options.only not in case.name:
-            continue
+    for case in chosen:
         found = measure(case, options.readings)
+        for entry in found["peers"].values():
+            entry["share_of_copy"] = entry["effective_bandwidth"] / record["copy_bandwidth"]
         record["cases"].append(found)
+        record["summary"] = summary(record)
         figures = {k: f"{v['effective_bandwidth'] / 1e12:.2f}" for k, v in found["peers"].items()}
         ratios = f"x{found['ratio_to_torch_compile']:.3f} of torch.compile, x{found['ratio_to_eager']:.3f} of eager"
+        ratios += f", {found['peers']['staxlab']['share_of_copy']:.1%} of a copy"
         print(f"{found['title']:42s} TB/s {figures}  {ratios}, kernels: {len(found['staxlab_kernels'])}", flush=True)
         allowed = 1e-2 + 100 * found["peers"]["eager"]["max_error"]
         wrong += any(entry.get("max_error", 0.0) > allowed for entry in found["peers"].values())
         _write(options.out, record)
         torch.cuda.empty_cache()
+    print(json.dumps(record.get("summary", {}), indent=1))
     return 1 if wrong else 0
 
 
