@@ -13,9 +13,9 @@ HEAD = "import triton\nimport triton.language as tl\n\n\n@triton.jit\n"
 
 COORDINATES = (
     HEAD
-    + "def coordinates(out_m, out_n, grid_m, grid_n, GROUP_M: tl.constexpr):\n    pid = tl.program_id(0)\n"
+    + "def coordinates(out_m, out_n, grid_m, grid_n, GROUP_M: tl.constexpr):\n    tile = tl.program_id(0)\n"
     + "".join(f"    {line}\n" for line in GROUPED_LINES)
-    + "    tl.store(out_m + pid, pid_m)\n    tl.store(out_n + pid, pid_n)\n"
+    + "    tl.store(out_m + tile, tile_m)\n    tl.store(out_n + tile, tile_n)\n"
 )
 
 DOT_LOOP = HEAD + (

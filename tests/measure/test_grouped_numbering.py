@@ -36,9 +36,9 @@ def test_it_goes_down_and_then_right_and_meets_every_block_once(grid_m, grid_n, 
 @given(grids, grids, st.integers(1, 14))
 def test_the_lines_of_kernels_are_the_function(grid_m, grid_n, group):
     for pid in range(grid_m * grid_n):
-        names = {"pid": pid, "grid_m": grid_m, "grid_n": grid_n, "GROUP_M": group, "min": min}
+        names = {"tile": pid, "grid_m": grid_m, "grid_n": grid_n, "GROUP_M": group, "min": min}
         exec("\n".join(GROUPED_LINES), {"__builtins__": {}}, names)
-        assert (names["pid_m"], names["pid_n"]) == block_coordinates(pid, grid_m, grid_n, group)
+        assert (names["tile_m"], names["tile_n"]) == block_coordinates(pid, grid_m, grid_n, group)
 
 
 @pytest.mark.parametrize(("grid_m", "grid_n", "group"), [(6, 6, 2), (7, 5, 3), (5, 3, 8), (4, 7, 1), (1, 1, 4)])

@@ -4,23 +4,18 @@ Instances that run at the same time share the L2 cache, so it matters which bloc
 stand for. In a grouped numbering they go down ``GROUP_M`` rows before they go one column to the right, so that a
 window of consecutive numbers is nearly a square. The last group has as many rows as are left.
 
-The lines a template puts into its kernel and the function that models compute with stand side by side here, and a test
-holds one against the other: in Python, and in a kernel that stores its coordinates.
+The templates carry this as text (:data:`GROUPED_LINES`), models compute with the function below, and a test holds one
+against the other: in Python, and in a kernel that stores its coordinates.
 """
 
 from __future__ import annotations
 
 from ...errors import OptionError
+from .templates.texts import NUMBERING
 
-#: Kernel text. Needs ``pid``, ``grid_m``, ``grid_n`` and the constant ``GROUP_M``; leaves ``pid_m`` and ``pid_n``.
-GROUPED_LINES = (
-    "group = pid // (GROUP_M * grid_n)",
-    "within = pid % (GROUP_M * grid_n)",
-    "first_m = group * GROUP_M",
-    "height = min(grid_m - first_m, GROUP_M)",
-    "pid_m = first_m + within % height",
-    "pid_n = within // height",
-)
+#: The lines of the templates. They need ``tile``, ``grid_m``, ``grid_n`` and the constant ``GROUP_M``, and leave
+#: ``tile_m`` and ``tile_n``.
+GROUPED_LINES = tuple(NUMBERING.splitlines())
 
 
 def block_coordinates(pid: int, grid_m: int, grid_n: int, group: int) -> tuple[int, int]:
