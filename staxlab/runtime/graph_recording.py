@@ -10,9 +10,11 @@ A result that is one of the inputs, or a view of one, is none of this: it is mad
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -65,17 +67,29 @@ class _Constant:
         return self.value
 
 
+@lru_cache(maxsize=1)
+def _counted_for_the_object() -> int:
+    """By how much C++'s count of a storage's holders is higher once there is the storage's Python object."""
+    tensor = torch.empty(1)
+    wrapper = tensor.untyped_storage()
+    return _use_count(wrapper._cdata) - 1
+
+
 class _Storage:
-    """The memory of results in the graph's pool, and who holds it. C++ counts tensors; somebody who holds the Python
-    object of the storage (``y.untyped_storage()``), of which there is one, shows in that object's own count."""
+    """The memory of results in the graph's pool, and who holds it. C++ counts the tensors on it, ``own`` of which are
+    the recording's, and the Python object of the storage, of which there is one. Somebody who holds only that object
+    (``y.untyped_storage()``) shows in the object's own count."""
 
     __slots__ = ("tensor", "pointer", "wrapper", "address", "alone")
 
-    def __init__(self, tensor: torch.Tensor):
+    def __init__(self, tensor: torch.Tensor, own: int):
         self.tensor, self.pointer = tensor, tensor.data_ptr()
         self.wrapper = tensor.untyped_storage()
         self.address = self.wrapper._cdata
-        self.alone = self.holders()
+        own += _counted_for_the_object()
+        if _use_count(self.address) > own:
+            gc.collect()  # garbage of the recording's; a holder that stays keeps the recording from being replayed
+        self.alone = own + sys.getrefcount(self.wrapper)
 
     def holders(self) -> int:
         return _use_count(self.address) + sys.getrefcount(self.wrapper)
@@ -159,12 +173,13 @@ def describe_results(delivered: Iterable[Any], inputs: Sequence[torch.Tensor]) -
 
 
 def storages_of(results: Iterable[Any]) -> tuple[_Storage, ...]:
-    """The storages of results in the graph's memory, each once, counted while only the recording holds them."""
-    tensors: dict[int, torch.Tensor] = {}
+    """The storages of results in the graph's memory, each once, while only the recording holds them."""
+    tensors: dict[int, dict[int, torch.Tensor]] = {}
     for result in results:
         if isinstance(result, _Ours):
-            tensors.setdefault(result.tensor.untyped_storage()._cdata, result.tensor)
-    return tuple(map(_Storage, tensors.values()))
+            alike = tensors.setdefault(result.tensor.untyped_storage()._cdata, {})
+            alike[id(result.tensor)] = result.tensor
+    return tuple(_Storage(next(iter(alike.values())), len(alike)) for alike in tensors.values())
 
 
 def result_bytes(results: Iterable[Any]) -> int:

@@ -34,7 +34,6 @@ records a graph of his own, a call runs as it is.
 from __future__ import annotations
 
 import collections
-import gc
 import os
 import threading
 from collections.abc import Iterator, Sequence
@@ -222,7 +221,6 @@ class GraphedRegion:
                 raise RuntimeError("an input that the program modifies was to be copied")
             results = describe_results(delivered, used)
             del delivered
-            gc.collect()  # garbage that holds results would be taken for a holder that is always there
             recording = Recording(graph, copied, writes, results, storages_of(results))
         except Exception as error:
             self._fail("recording", error)

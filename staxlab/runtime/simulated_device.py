@@ -89,7 +89,7 @@ class SimulatedGraph:
     """Launches in order, each with the memory it was given, and what keeps the memory of the graph's own."""
 
     launches: tuple[tuple[Callable[..., Any], tuple, dict], ...]
-    pool: tuple[torch.Tensor, ...]
+    pool: tuple[torch.UntypedStorage, ...]
 
 
 class SimulatedDevice:
@@ -103,7 +103,7 @@ class SimulatedDevice:
         self.fails_at = fails_at
         self.capturing_elsewhere = False
         self._notes: list[tuple[Callable[..., Any], tuple, dict]] | None = None
-        self._own: list[torch.Tensor] = []
+        self._own: list[torch.UntypedStorage] = []
         self._given: set[int] = set()
 
     def launch(self, kernel: Callable[..., Any], *tensors: Any) -> None:
@@ -123,7 +123,7 @@ class SimulatedDevice:
         """The memory of a tensor, which is all that a recording knows of it: no version counter, and no claim on the
         memory, unless it was asked for while recording and so is the graph's own."""
         if tensor.untyped_storage()._cdata not in self._given:
-            self._own.append(tensor.data)
+            self._own.append(tensor.untyped_storage())
         return _apart(tensor)
 
     def is_capturing(self) -> bool:
