@@ -17,9 +17,10 @@ from __future__ import annotations
 import math
 import random
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, MutableMapping, Sequence
 from dataclasses import replace
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 
@@ -46,13 +47,13 @@ class EventTimer:
     """
 
     def __init__(self) -> None:
-        self.calls: dict[int, int] = {}
+        self.calls: MutableMapping[Launch, int] = WeakKeyDictionary()
 
     def __call__(self, launch: Launch, tensors: Sequence[torch.Tensor]) -> float:
-        calls = self.calls.get(id(launch))
+        calls = self.calls.get(launch)
         if calls is None:
             once = max(min(self._reading(launch, tensors, 3) for _ in range(2)), 1e-7)
-            calls = self.calls[id(launch)] = max(1, min(MOST_CALLS, math.ceil(READING_SECONDS / once)))
+            calls = self.calls[launch] = max(1, min(MOST_CALLS, math.ceil(READING_SECONDS / once)))
         return self._reading(launch, tensors, calls)
 
     @staticmethod

@@ -128,6 +128,14 @@ def test_what_cannot_be_compiled_is_refused_before_it_is_tried():
         kernel.tuning.kernel((3, 1, 1))
 
 
+def test_no_candidate_leaves_multiprocessors_idle_that_the_rule_keeps_busy():
+    (kernel,) = staxlab.explain(lambda x, w: (x + w).sum(-1), *[torch.randn(300, 128)] * 2, target="sm_90").kernels
+    tuning = kernel.tuning
+    assert tuning.instances(tuning.rule) == math.prod(kernel.launch["grid"]) >= 132
+    assert all(tuning.instances(candidate) >= 132 for candidate in tuning.candidates)
+    assert any(tuning.instances(configuration) < 132 for configuration in tuning.space)
+
+
 def test_a_kernel_of_nothing_has_one_candidate():
     compilation = staxlab.explain(lambda x: x + 1, torch.randn(0, 5), target="sm_90")
     for kernel in compilation.kernels:

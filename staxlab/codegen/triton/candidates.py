@@ -112,10 +112,21 @@ class KernelTuning:
         if 0 in self.sizes:
             return (self.rule,)
         for configuration in self._varied():
-            wide = math.prod(configuration[:-2]) >= 32 * configuration[-2]  # no thread without an element
-            if configuration in self.space and wide and self.feasible(configuration) and configuration not in found:
+            if configuration in self.space and self.feasible(configuration) and self._is_busy(configuration):
                 found.append(configuration)
+        found = list(dict.fromkeys(found))
         return tuple(found[:MOST_CANDIDATES])
+
+    def instances(self, configuration: Configuration) -> int:
+        """Program instances that a configuration launches; an instance walks along the whole of its rows."""
+        cut = [-(-s // b) for n, s, b in zip(self.names, self.sizes, configuration, strict=False) if n != "R0_BLOCK"]
+        return math.prod(cut)
+
+    def _is_busy(self, configuration: Configuration) -> bool:
+        """No thread without an element, and no multiprocessor without an instance where the rule has one for each."""
+        enough = min(self.device.multiprocessors, self.instances(self.rule))
+        wide = math.prod(configuration[:-2]) >= 32 * configuration[-2]
+        return wide and self.instances(configuration) >= enough
 
     def _varied(self) -> Iterator[Configuration]:
         *blocks, warps, stages = self.rule
