@@ -1,0 +1,294 @@
+"""Benchmark runs that were saved, loaded by name and shown (Section 13.2): figures for readers without the machine.
+
+``python -m benchmarks....`` leaves a JSON file with what it measured, on which machine, with which versions, by which
+command. :func:`saved_run` reads one by name and gives a record that draws itself; where the file is not there, the
+record says that nothing has been measured, and what would measure it. No number comes from anywhere else.
+
+What is shown has an interval where the file has one. A ratio of two sides of which only the medians' intervals were
+kept gets the quotients of their ends, which is wider than an interval of paired readings (Proposition 13.2) would be.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..errors import OptionError
+from .tables import Table, Tabular, quantity_text
+
+#: What the peers of a run are called where a reader sees them.
+PEERS = {"staxlab": "staxlab", "torch_compile": "torch.compile", "eager": "eager", "staxlab_whole": "not split"}
+RATIO = "time of the other / time of staxlab (times)"
+RULES = "blocks and warps of the rules"
+RATIO_COLUMN = "{} / staxlab, times"
+
+
+def results_directory() -> Path:
+    """Where the commands of ``benchmarks/`` leave their results, in a checkout of the project."""
+    return Path(__file__).resolve().parents[2] / "benchmarks" / "results"
+
+
+def read_result(name: str, directory: Path | None = None) -> dict[str, Any] | None:
+    """The content of a results file (``name`` without ".json"), or None if there is no such file.
+
+    OptionError for a name that is a path, and for a file that is no JSON object.
+    """
+    if not name or Path(name).name != name:
+        raise OptionError(f"{name!r} is no name of a result", remedy='give it without a folder, as "gpu_h200"')
+    path = (directory or results_directory()) / f"{name}.json"
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    except ValueError as error:
+        raise OptionError(f"{path} is damaged: {error}", remedy="run the command that writes it again") from None
+    if not isinstance(found, dict):
+        raise OptionError(f"{path} is no record of a run", remedy="run the command that writes it again")
+    return found
+
+
+@dataclass(frozen=True)
+class Reading:
+    """A measured number of one case: ``value``, the ends of its interval (the value itself where none is known)."""
+
+    case: str
+    series: str
+    value: float
+    low: float
+    high: float
+
+    @property
+    def text(self) -> str:
+        """As ``1.07 [1.06, 1.09]``; without an interval as ``1.07``."""
+        if self.low == self.high:
+            return f"{self.value:.3g}"
+        return f"{self.value:.3g} [{self.low:.3g}, {self.high:.3g}]"
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One quantity over all cases. ``label`` names it with its unit, ``column`` a series of it at the head of a table
+    ("{}" stands for the series); at ``reference`` stands what ``meaning`` says."""
+
+    label: str
+    column: str
+    readings: tuple[Reading, ...]
+    reference: float | None = None
+    meaning: str = ""
+
+    @property
+    def series(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(reading.series for reading in self.readings))
+
+    def of(self, case: str, series: str) -> tuple[Reading, ...]:
+        return tuple(r for r in self.readings if (r.case, r.series) == (case, series))
+
+    def cell(self, case: str, series: str) -> str:
+        """The readings of a case in one series as text: one with its interval, several as a range."""
+        found = self.of(case, series)
+        if len(found) < 2:
+            return found[0].text if found else ""
+        values = [reading.value for reading in found]
+        return f"{min(values):.3g} to {max(values):.3g} ({len(found)} of them)"
+
+
+@dataclass(frozen=True, repr=False)
+class SavedRun(Tabular):
+    """What a run measured: ``cases`` by title, and for each of ``panels`` a number for every case. ``where`` names
+    machine and versions, ``command`` and ``date`` the run; ``notes`` say how to read the numbers."""
+
+    name: str
+    title: str
+    where: str
+    command: str
+    date: str
+    cases: tuple[str, ...]
+    panels: tuple[Panel, ...]
+    notes: tuple[str, ...] = ()
+
+    def summary(self) -> str:
+        """The first series of every panel: from, to, and the geometric mean."""
+        parts = []
+        for panel in self.panels:
+            series = panel.series[0]
+            values = [reading.value for reading in panel.readings if reading.series == series]
+            middle = math.exp(sum(map(math.log, values)) / len(values))
+            name = panel.column.format(series)
+            parts.append(f"{name}: {min(values):.3g} to {max(values):.3g}, geometric mean {middle:.3g}")
+        return "; ".join(parts)
+
+    def description(self) -> str:
+        """The picture in words: every number."""
+        parts = [f"{self.title}, {self.where}."]
+        for case in self.cases:
+            said = [f"{panel.column.format(series)} {panel.cell(case, series)}" for panel in self.panels
+                    for series in panel.series if panel.of(case, series)]  # fmt: skip
+            parts.append(f"{case}: {'; '.join(said)}.")
+        return " ".join(parts)
+
+    def table(self) -> Table:
+        columns = ["case"] + [panel.column.format(series) for panel in self.panels for series in panel.series]
+        rows = [
+            [case, *(panel.cell(case, series) for panel in self.panels for series in panel.series)]
+            for case in self.cases
+        ]
+        measured = f"measured on {self.where}, {self.date[:10]}, by: {self.command}"
+        return Table.build(self.title, columns, rows, [self.summary(), measured, *self.notes])
+
+
+@dataclass(frozen=True, repr=False)
+class NotMeasured(Tabular):
+    """There is no result of this name: nothing has been measured, and ``command`` would do it."""
+
+    name: str
+    command: str
+
+    def __bool__(self) -> bool:
+        return False
+
+    def table(self) -> Table:
+        notes = [f"measure it on a machine with a GPU: {self.command}"] if self.command else []
+        rows = [[self.name, "there is no such file: these figures have not been measured yet"]]
+        return Table.build(f"{self.name}: not measured yet", ["result", ""], rows, notes, text_columns=2)
+
+
+def saved_run(name: str, command: str = "", directory: Path | None = None) -> SavedRun | NotMeasured:
+    """A run by the name of its file, as ``"gpu_h200"``; a :class:`NotMeasured`, which is false, if there is none.
+
+    ``command`` is what would make the file. Raises OptionError for a name that is a path, for a damaged file and for
+    one that is no benchmark run of a kind that is known.
+
+    >>> bool(saved_run("no_such_run"))
+    False
+    """
+    record = read_result(name, directory)
+    if record is None:
+        return NotMeasured(name, command)
+    reader = _reader(record)
+    if reader is None:
+        raise OptionError(
+            f"{name} has the format {record.get('format')!r}, which is not among those that are drawn",
+            remedy=f"read_result({name!r}) gives its content",
+        )
+    try:
+        return reader(name, record)
+    except (KeyError, TypeError, ValueError, ZeroDivisionError, AttributeError) as error:
+        raise OptionError(
+            f"{name} does not hold what its format {record.get('format')!r} says: {error!r}",
+            remedy="run the command that writes it again",
+        ) from None
+
+
+def _reader(record: Mapping[str, Any]) -> Callable[[str, Mapping[str, Any]], SavedRun] | None:
+    cases = record.get("cases")
+    if not isinstance(cases, Sequence) or not cases or not all(isinstance(case, Mapping) for case in cases):
+        return None
+    if "times_torch_compile" in cases[0]:
+        return _training
+    if "configurations" in cases[0]:
+        return _configurations
+    return _peers if "peers" in cases[0] else None
+
+
+def machine_text(record: Mapping[str, Any]) -> str:
+    """Machine and versions of a run in words, as its file names them."""
+    machine, versions = record["machine"], record.get("versions", {})
+    device = machine.get("device", "cpu")
+    words = [machine["processor"] if device == "cpu" else device]
+    words += [f"{what} {versions[key]}" for key, what in (("torch", "PyTorch"), ("triton", "Triton"), ("cuda", "CUDA"))
+              if versions.get(key)]  # fmt: skip
+    return ", ".join(words)
+
+
+def _run(name: str, record: Mapping[str, Any], title: str, panels: Sequence[Panel], notes: Sequence[str]) -> SavedRun:
+    titles = tuple(dict.fromkeys(case["title"] if "title" in case else case["case"] for case in record["cases"]))
+    kept = tuple(panel for panel in panels if panel.readings)
+    return SavedRun(
+        name, title, machine_text(record), record["command"], record["date"], titles, kept, tuple(n for n in notes if n)
+    )
+
+
+# --- Peers taking turns, timed by events ------------------------------------------------------------------------------
+
+
+def _timed(case: Mapping[str, Any]) -> dict[str, tuple[float, float, float]]:
+    """Median and interval in seconds of the peers that have a name."""
+    return {
+        peer: (entry["median_s"], *entry["interval_s"])
+        for peer, entry in case["peers"].items()
+        if peer in PEERS and entry.get("median_s")
+    }
+
+
+def _peers(name: str, record: Mapping[str, Any]) -> SavedRun:
+    copied, cache = record.get("copy_bandwidth"), record.get("l2_bytes")
+    shares: list[Reading] = []
+    ratios: list[Reading] = []
+    inside: list[str] = []
+    for case in record["cases"]:
+        title, times = case.get("title", case["case"]), _timed(case)
+        shares += _shares(title, case, times, copied)
+        ratios += _ratios(title, times, others=("torch_compile", "staxlab_whole"))
+        if cache and case.get("least_bytes", math.inf) < 4 * cache:
+            inside.append(title)
+    notes = [
+        f"a copy in the same process reaches {quantity_text(copied, 'B/s')}" if shares else "",
+        "intervals of ratios: quotients of the ends of both medians' intervals" if ratios else "",
+        f"below four times the L2 cache, where it and the host's launches have a say: {', '.join(inside)}"
+        if inside and shares else "",
+    ]  # fmt: skip
+    panels = [
+        Panel("effective bandwidth / copy bandwidth (share)", "{} / copy", tuple(shares), 1.0, "as fast as a copy"),
+        Panel(RATIO, RATIO_COLUMN, tuple(ratios), 1.0, "equally fast"),
+    ]
+    return _run(name, record, "Bandwidth, and speed beside the others", panels, notes)
+
+
+def _shares(title: str, case: Mapping[str, Any], times: Mapping[str, Any], copied: float | None) -> Iterator[Reading]:
+    if copied and case.get("least_bytes"):
+        for peer, (median, low, high) in sorted(times.items(), key=lambda item: list(PEERS).index(item[0])):
+            per = case["least_bytes"] / copied
+            yield Reading(title, PEERS[peer], per / median, per / high, per / low)
+
+
+def _ratios(title: str, times: Mapping[str, Any], others: Sequence[str]) -> Iterator[Reading]:
+    for peer in others:
+        if peer in times and "staxlab" in times:
+            (median, low, high), (own, own_low, own_high) = times[peer], times["staxlab"]
+            yield Reading(title, PEERS[peer], median / own, low / own_high, high / own_low)
+
+
+# --- Training steps, in paired readings -------------------------------------------------------------------------------
+
+
+def _training(name: str, record: Mapping[str, Any]) -> SavedRun:
+    def reading(case: Mapping[str, Any], other: str, ratio: Mapping[str, Any]) -> Reading:
+        return Reading(case["title"], other, ratio["median"], ratio["interval"]["low"], ratio["interval"]["high"])
+
+    ratios = [reading(case, "torch.compile", case["times_torch_compile"]) for case in record["cases"]]
+    ratios += [reading(case, "eager", case["times_eager"]["staxlab"]) for case in record["cases"]]
+    panel = Panel(RATIO, RATIO_COLUMN, tuple(ratios), 1.0, "equally fast")
+    return _run(name, record, "Training steps beside the others", [panel], ["medians of paired readings"])
+
+
+# --- Launch configurations, tried by hand -----------------------------------------------------------------------------
+
+
+def _configurations(name: str, record: Mapping[str, Any]) -> SavedRun:
+    found = []
+    for case in record["cases"]:
+        least = min(entry["median_s"] for entry in case["configurations"])
+        blocks, warps = case["rules"]
+        for entry in case["configurations"]:
+            same = entry["num_warps"] == warps and all(entry["blocks"].get(k) == v for k, v in blocks.items())
+            value = entry["median_s"] / least
+            found.append(Reading(case["title"], RULES if same else "others", value, value, value))
+    found.sort(key=lambda reading: reading.series == "others")
+    label = "time / time of the case's fastest configuration (times)"
+    panel = Panel(label, "{} / fastest, times", tuple(found), 1.0, "the fastest")
+    notes = ["medians; one marker for each configuration of blocks, warps and stages that was tried"]
+    return _run(name, record, "Launch configurations, every one measured", [panel], notes)

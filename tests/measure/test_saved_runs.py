@@ -1,0 +1,110 @@
+"""Saved runs: every number is one of the file, missing files say so, and damaged ones are one clear message."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from staxlab import view
+from staxlab.errors import OptionError
+from staxlab.measure.saved_runs import NotMeasured, SavedRun, read_result, saved_run
+from staxlab.view.document import SIZE_CAP
+from tests.view.reading import read, references, stripped
+
+COMMITTED = ("gpu_h200", "gpu_fused_h200", "training_h200", "gpu_h200_sweep", "splitting_h200")
+MACHINE = {
+    "machine": {"processor": "A processor", "device": "A card"},
+    "versions": {"torch": "2.0"},
+    "date": "2026-01-01",
+}
+MACHINE |= {"command": "python -m benchmarks.example"}
+
+
+def peers(**seconds):
+    return {peer: {"median_s": median, "interval_s": [low, high]} for peer, (median, low, high) in seconds.items()}
+
+
+def written(directory, **record):
+    (directory / "example.json").write_text(json.dumps(MACHINE | record))
+    return saved_run("example", directory=directory)
+
+
+@pytest.mark.parametrize("name", COMMITTED)
+def test_a_committed_run_draws_itself_with_machine_versions_and_every_case(name):
+    run = saved_run(name)
+    assert isinstance(run, SavedRun) and "NVIDIA H200" in run.where and "PyTorch 2." in run.where
+    bundle = run._repr_mimebundle_()
+    html, text = bundle["text/html"], bundle["text/plain"]
+    assert "drawing failed" not in html and len(html) < SIZE_CAP and references(html) == []
+    assert view.html(run) == html
+    words = stripped(html)
+    for case in read_result(name)["cases"]:
+        title = case.get("title", case["case"])
+        assert title in text and title in read(words).text
+    assert read_result(name)["command"] in text
+    assert "<svg" in html and "aria-label" in html and "var(--jp-layout-color0" in html
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_a_plot_has_its_axes_named_and_its_numbers_in_words(theme):
+    from staxlab.view.saved_runs import svg_text
+
+    run = saved_run("gpu_h200")
+    drawn = svg_text(run, theme)
+    for words in ("copy bandwidth (share)", "time of staxlab (times)", "torch.compile", run.title, "NVIDIA H200"):
+        assert words in drawn, words
+    assert run.panels[0].cell(run.cases[0], "staxlab") in drawn  # in the description
+
+
+def test_shares_and_ratios_are_those_of_the_file(tmp_path):
+    case = {
+        "title": "one",
+        "case": "one",
+        "least_bytes": 600,
+        "peers": peers(staxlab=(2.0, 1.5, 3.0), torch_compile=(4.0, 3.0, 6.0), other=(1, 1, 1)),
+    }
+    run = written(tmp_path, copy_bandwidth=100.0, l2_bytes=100, cases=[case])
+    share, ratio = run.panels
+    (own,), (theirs,) = share.of("one", "staxlab"), share.of("one", "torch.compile")
+    assert (own.value, own.low, own.high) == (3.0, 2.0, 4.0)
+    assert (theirs.value, theirs.low, theirs.high) == (1.5, 1.0, 2.0)
+    (speed,) = ratio.of("one", "torch.compile")
+    assert (speed.value, speed.low, speed.high) == (2.0, 1.0, 4.0)
+    assert share.series == ("staxlab", "torch.compile"), "peers without a name are left out"
+    assert "below four times" not in str(run)
+    assert "below four times" in str(written(tmp_path, copy_bandwidth=100.0, l2_bytes=200, cases=[case]))
+
+
+def test_a_sweep_tells_the_rules_own_configuration_from_the_others(tmp_path):
+    tried = [
+        {"blocks": {"XBLOCK": 8}, "num_warps": 4, "median_s": 3.0},
+        {"blocks": {"XBLOCK": 16}, "num_warps": 4, "median_s": 2.0},
+        {"blocks": {"XBLOCK": 8}, "num_warps": 8, "median_s": 5.0},
+    ]
+    case = {"title": "one", "case": "one", "rules": [{"XBLOCK": 8}, 4], "configurations": tried}
+    (panel,) = written(tmp_path, cases=[case]).panels
+    assert panel.cell("one", panel.series[0]) == "1.5"
+    assert panel.cell("one", "others") == "1 to 2.5 (2 of them)"
+
+
+def test_what_is_not_there_says_so_and_is_false(tmp_path):
+    missing = saved_run("products_h200", "python -m benchmarks.something", directory=tmp_path)
+    assert isinstance(missing, NotMeasured) and not missing and read_result("products_h200", tmp_path) is None
+    text = str(missing)
+    assert "have not been measured yet" in text and "python -m benchmarks.something" in text
+    assert "have not been measured yet" in read(missing._repr_mimebundle_()["text/html"]).text
+
+
+@pytest.mark.parametrize("content", ["{", "[]", '{"format": "of another kind"}', '{"cases": [{"peers": {}}]}'])
+def test_a_file_that_is_no_run_is_one_clear_message(tmp_path, content):
+    (tmp_path / "broken.json").write_text(content)
+    with pytest.raises(OptionError, match="broken") as caught:
+        saved_run("broken", directory=tmp_path)
+    assert caught.value.remedy
+
+
+@pytest.mark.parametrize("name", ["", "../results/gpu_h200", "/etc/passwd"])
+def test_a_name_is_no_path(name):
+    with pytest.raises(OptionError, match="no name of a result"):
+        saved_run(name)
