@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 from ..measure.tables import Table, seconds_text
@@ -35,6 +36,7 @@ def trials_table(record: Search) -> Table:
     notes = [
         f"chosen: {record.space.words(record.chosen)}, {cost}: {record.reason}",
         f"{counted}, {record.evaluations} evaluations, {record.compilations} configurations of {record.space.size}",
+        f"it began where {words_of(record.before)} ended" if record.before else "",
         record.guarantee,
         f"a cost is {record.statistic}" if record.trials else "",
         f"undecided comparisons: {len(record.undecided)}; the noise asks for more" * bool(record.undecided),
@@ -90,7 +92,8 @@ def text(record: Any) -> str:
     if isinstance(record, SideBySide):
         return f"{comparison_table(record).text()}\n\n{landscape_text(record.space, record.costs)}"
     map_ = f"\n\n{landscape_text(record.space, record.costs)}" if record.trials else ""
-    return trials_table(record).text() + map_
+    earlier = f"\n\n{text(record.before)}" if record.before else ""
+    return trials_table(record).text() + map_ + earlier
 
 
 def view(record: Any, full: bool = False) -> View:
@@ -111,4 +114,5 @@ def view(record: Any, full: bool = False) -> View:
         parts += [picture for picture in (halving_chart(record),) if picture is not None]
     body = join([*(element("figure", part, class_="sx-listing") for part in parts), table_markup(content)])
     summary = f"{record.space.words(record.chosen)}, {record.evaluations} evaluations"
-    return View("search", (Pane("search", content.caption, body, summary, text(record)),))
+    earlier = [replace(pane, key="search-before") for pane in (view(record.before).panes if record.before else ())]
+    return View("search", (Pane("search", content.caption, body, summary, text(record)), *earlier))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -64,6 +65,15 @@ def test_a_path_is_drawn_step_by_step():
     assert len(marks) == len(found.trials)
     assert any(e.text == "trial (number)" for e in trials.find("text"))
     assert any(e.text.startswith("time (seconds") for e in trials.find("text"))
+
+
+def test_the_search_before_stands_below():
+    cliff = RegisterCliff()
+    first = select([(512, 4), (1024, 4)], cliff, space=cliff.space)
+    found = replace(coordinate_descent(cliff.space, first.chosen, cliff), before=first)
+    html = drawn(found)
+    assert len(read(html).find("svg")) == 4 and "it began where the candidate set (Algorithm 9.1) ended" in str(found)
+    assert str(first) in str(found)
 
 
 def test_undecided_comparisons_and_interrupted_searches_are_said(compared):

@@ -156,7 +156,7 @@ class KernelTuning:
         from .generate import triton_kernel
 
         *blocks, warps, stages = self.space.require(configuration)
-        if not self.feasible(configuration):
+        if configuration != self.rule and not self.feasible(configuration):
             raise CodegenError(f"{self.node.name}: no thread can hold its share of {self.space.words(configuration)}")
         given = (dict(zip(self.names, blocks, strict=True)), warps, stages)
         return triton_kernel(self.schedule, self.node, self.suffix, self.device, given)
