@@ -28,7 +28,7 @@ from ..codegen.triton.generate import triton_kernel
 from ..codegen.triton.kernel_text import KernelWriter
 from ..codegen.triton.launch import choose_launch
 from ..codegen.triton.layouts import Layouts, Placement
-from ..codegen.triton.listings import honest_positions
+from ..codegen.triton.listings import COPY, honest_positions
 from ..codegen.triton.space import BlockSpace, group
 from ..codegen.triton.tiling import choose_form
 from ..errors import CodegenError, OptionError
@@ -126,7 +126,8 @@ class AccessPattern:
         if not self.sectors:
             return "nothing is touched"
         if self.bytes <= self.instructions * self.itemsize:
-            return "all lanes ask for the same element"
+            several = any(sum(address is not None for address in one.addresses) > 1 for one in self.first)
+            return "all lanes ask for the same element" if several else "one lane, one element"
         if self.efficiency > 0.99:
             return (
                 "coalesced: every sector is used whole" if self.bytes >= SECTOR * self.sectors * 0.99 else "coalesced"
@@ -140,7 +141,7 @@ class AccessPattern:
 @dataclass(frozen=True)
 class Coalescing:
     """The accesses of a kernel. ``programs`` are the program instances that were sampled, of a grid of ``grid``;
-    ``left_out`` names accesses whose addresses depend on data."""
+    ``left_out`` names accesses whose addresses depend on data, or that no lane makes."""
 
     kernel: str
     title: str
@@ -187,7 +188,7 @@ class Coalescing:
         widths = [max(len(row[place]) for row in table) for place in range(len(head))]
         lines = [f"sectors of {SECTOR} bytes that an instruction of a warp touches: {self.title}"]
         lines += ["  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip() for row in table]
-        lines += [f"depends on data: {text}" for text in self.left_out]
+        lines += [f"not known beforehand: {text}" for text in self.left_out]
         return "\n".join([*lines, self.summary()])
 
     __str__ = __repr__ = format
@@ -214,6 +215,9 @@ def instruction_widths(kernel: Kernel, ptx: str) -> dict[tuple[int, str], int]:
         if place:
             line = int(place[1])
         memory = _MEMORY.search(text)
+        copy = COPY.search(text)
+        if copy:
+            found[line, "read"] = max(found.get((line, "read"), 0), int(copy[1], 0))
         if memory:
             role = {"ld": "read", "st": "write"}.get(memory[1], "atomic")
             width = int(memory[2] or 1) * int(memory[3]) // 8
@@ -232,16 +236,21 @@ def coalescing(kernel: Kernel, capability: int | None = None, title: str = "") -
     layouts = Layouts(steps["ttgir"], kernel.launch["num_warps"])
     widths = instruction_widths(kernel, steps["ptx"])
     programs = sampled_programs(grid)
-    executed: dict[int, list[Access]] = {}
+    executed: dict[tuple, list[Access]] = {}
     for program in programs:
         for access in accesses(kernel, steps["ttgir"], program):
-            executed.setdefault(access.number, []).append(access)
+            # A pipelined load stands in the text several times: before its loop, and inside.
+            place = access.number if access.line is None else access.line
+            executed.setdefault((place, access.role, access.argument), []).append(access)
     arguments = {argument.name: argument for argument in kernel.arguments}
     found, left_out = [], []
     for runs in executed.values():
         access = runs[0]
         argument = arguments.get(access.argument or "")
         text = kernel.lines[access.line - 1].text.strip() if access.line else f"{access.role} {access.argument}"
+        if access.role == "tile":
+            left_out.append(f"{text}: the tensor memory accelerator moves whole tiles")
+            continue
         if argument is None or any(run.offsets is None for run in runs):
             left_out.append(text)
             continue

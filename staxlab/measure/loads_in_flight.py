@@ -8,6 +8,10 @@ loads four vectors is one thing; that the second pair stands behind a barrier wh
 The listing is walked from top to bottom, the body of a loop twice. A load becomes outstanding where it stands; an
 instruction that reads or overwrites a register of it ends it. What is counted is an upper bound: a thread never has
 more on its way.
+
+A software pipeline (Section 9.8) copies from global to shared memory without registers: such copies are committed in
+groups, and an instruction waits until no more than so many groups are left. Tiles that the tensor memory accelerator
+fetches are asked for by one thread for all; they are not counted here, and the result says so.
 """
 
 from __future__ import annotations
@@ -28,23 +32,27 @@ _MODIFIERS = re.compile(r"\.(?:reuse|H0_H0|H1_H1|F32|B\d)")
 
 @dataclass(frozen=True)
 class MemoryInstruction:
-    """A load or store of global memory in the machine code: position in the listing, ``bytes`` of one thread."""
+    """A load or store of global memory in the machine code: position in the listing, ``bytes`` of one thread;
+    ``is_copy``: a load that goes to shared memory and fills no register."""
 
     position: int
     is_load: bool
     bytes: int
     registers: tuple[int, ...]
+    is_copy: bool = False
 
 
 @dataclass(frozen=True)
 class LoadsInFlight:
     """What one thread can have on its way: at most ``bytes``, in ``loads`` instructions; ``issued``: bytes that all
-    load instructions of the text fetch; ``stalls``: the positions of the instructions that wait for a load."""
+    load instructions of the text fetch; ``stalls``: the positions of the instructions that wait for a load;
+    ``by_accelerator``: instructions that fetch whole tiles, whose bytes are not among these."""
 
     bytes: int
     loads: int
     issued: int
     stalls: tuple[int, ...]
+    by_accelerator: int = 0
 
 
 def bytes_of(name: str) -> int:
@@ -56,6 +64,9 @@ def bytes_of(name: str) -> int:
 def memory_instruction(name: str, operands: str, position: int) -> MemoryInstruction | None:
     """A load or store of global memory, or None for every other instruction."""
     kind = name.split(".")[0]
+    if kind == "LDGSTS":
+        off = operands.rstrip().endswith("!PT")  # switched off by a predicate that is never true
+        return MemoryInstruction(position, True, 0 if off else bytes_of(name), (), is_copy=True)
     if kind not in ("LDG", "LD", "STG", "ST"):
         return None
     size = bytes_of(name)
@@ -71,6 +82,7 @@ def read_in_flight(texts: Iterable[str]) -> LoadsInFlight:
     lines = list(texts)
     labels = {text.strip().rstrip(":"): place for place, text in enumerate(lines) if text.strip().endswith(":")}
     outstanding: dict[int, MemoryInstruction] = {}  # register -> the load that will fill it
+    groups: list[list[int]] = [[]]  # bytes of the copies of each group that is not waited for yet, the open one last
     most = (0, 0)
     fetched: dict[int, int] = {}
     stalls: list[int] = []
@@ -88,16 +100,26 @@ def read_in_flight(texts: Iterable[str]) -> LoadsInFlight:
         if waited_for:
             stalls.append(here)
             outstanding = {r: load for r, load in outstanding.items() if load not in waited_for}
-        if memory is not None and memory.is_load:
+        if found["name"] == "LDGDEPBAR":
+            groups.append([])
+        elif found["name"].startswith("DEPBAR.LE"):
+            left = int(found["operands"].rsplit(",", 1)[-1].split("{")[0].strip(), 16)
+            if any(groups[: max(len(groups) - 1 - left, 0)]):
+                stalls.append(here)
+            groups = groups[max(len(groups) - 1 - left, 0) :]
+        if memory is not None and memory.is_load and memory.bytes:
             fetched[here] = memory.bytes
             outstanding |= dict.fromkeys(memory.registers, memory)
-            loads = set(outstanding.values())
-            most = max(most, (sum(load.bytes for load in loads), len(loads)))
+            if memory.is_copy:
+                groups[-1].append(memory.bytes)
+            sizes = [load.bytes for load in set(outstanding.values())] + [size for group in groups for size in group]
+            most = max(most, (sum(sizes), len(sizes)))
         target = _TARGET.search(found["operands"]) if found["name"].startswith("BRA") else None
         if target and here not in turned and labels.get(target[1], here) < here - 1:
             turned.add(here)
             position = labels[target[1]]
-    return LoadsInFlight(most[0], most[1], sum(fetched.values()), tuple(dict.fromkeys(stalls)))
+    tiles = sum("UTMALDG" in text or "UBLKCP" in text for text in lines)
+    return LoadsInFlight(most[0], most[1], sum(fetched.values()), tuple(dict.fromkeys(stalls)), tiles)
 
 
 def _registers(operands: str) -> set[int]:

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..codegen.kernel import Kernel
-from ..codegen.triton.listings import LISTINGS, numbered_listing
+from ..codegen.triton.listings import COPY, LISTINGS, numbered_listing
 from ..codegen.triton.resources import Resources, resource_usage
 from ..provenance import Line
 from .loads_in_flight import bytes_of, memory_instruction
@@ -29,9 +29,13 @@ from .loads_in_flight import bytes_of, memory_instruction
 TITLES = {"ttir": "TTIR", "ttgir": "TTGIR", "llir": "LLVM IR", "ptx": "PTX", "sass": "SASS"}
 
 _MLIR = re.compile(r"^\s*(?:%[\w.$:]+ = )?\"?((?:tt|ttg|ttng|arith|scf|math|cf|llvm|nvvm|gpu|ub)\.[a-z_0-9.]+)")
+_LOADS = ("tt.load", "tt.descriptor_load", "ttg.async_copy_global_to_local", "ttng.async_tma_copy_global_to_local")
+_STORES = ("tt.store", "tt.descriptor_store", "ttng.async_tma_copy_local_to_global", "tt.atomic_rmw")
+_TILE = re.compile(r"tt\.tensordesc<(?:tensor<)?([\dx]+)x(\w+)[,>]")
 _BLOCK = re.compile(r"tensor<([\dx]+)x!tt\.ptr<(\w+)>")
 _PTX = re.compile(r"^\s*(?:@!?%p\d+\s+)?([a-z][a-z0-9_]*(?:\.[\w:]+)*)\s.*;|^\s*(ret|trap|exit);")
 _GLOBAL = re.compile(r"(?<![A-Za-z_.])(ld|st|atom|red)\.global\S*?(?:\.v(\d))?\.[bsuf](\d+)(?=\s)")
+_TENSOR_COPY = re.compile(r"cp\.async\.bulk\.tensor\.\dd\.(shared|global)")
 _SASS = re.compile(r"/\*[0-9a-f]+\*/\s+(?:@!?U?P\d+\s+)?([A-Z][A-Z0-9_.]*)\s*(.*);")
 
 
@@ -68,7 +72,7 @@ class Step:
 
 
 def _counted(parts: Iterable[tuple[str, int]]) -> str:
-    return ", ".join(f"{count} of {what}" for what, count in parts) or "–"
+    return ", ".join(f"{count} × {what}" for what, count in parts) or "–"
 
 
 @dataclass(frozen=True)
@@ -142,18 +146,19 @@ def lowering_steps(kernel: Kernel, capability: int | None = None) -> LoweringSte
 
 def _mlir_step(texts: list[str]) -> dict[str, Any]:
     names: Counter[str] = Counter()
-    moved: dict[str, Counter[str]] = {"tt.load": Counter(), "tt.store": Counter()}
+    loads: Counter[str] = Counter()
+    stores: Counter[str] = Counter()
     for text in texts:
         found = _MLIR.match(text)
         if found is None or found[1] == "tt.func":
             continue
         names[found[1]] += 1
-        if found[1] in moved:
-            block = _BLOCK.search(text)
-            moved[found[1]][f"{block[1]} {block[2]}" if block else "one element"] += 1
+        moved = loads if found[1] in _LOADS else stores if found[1] in _STORES else None
+        if moved is not None:
+            block, tile = _BLOCK.search(text), _TILE.search(text)
+            moved[f"{block[1]} {block[2]}" if block else f"tile {tile[1]} {tile[2]}" if tile else "one element"] += 1
     return {
-        "operations": names.total(),
-        "loads": tuple(moved["tt.load"].items()), "stores": tuple(moved["tt.store"].items()),
+        "operations": names.total(), "loads": tuple(loads.items()), "stores": tuple(stores.items()),
         "conversions": names["ttg.convert_layout"], "shared": names["ttg.local_load"] + names["ttg.local_store"],
         "shuffles": 0, "barriers": names["ttg.barrier"] + names["gpu.barrier"],
     }  # fmt: skip
@@ -185,6 +190,10 @@ def _global_memory(texts: list[str]) -> dict[str, tuple[tuple[str, int], ...]]:
     for text in texts:
         for kind, vector, bits in _GLOBAL.findall(text):
             counts["loads" if kind == "ld" else "stores"][f"{int(vector or 1) * int(bits) // 8} B"] += 1
+        for size in COPY.findall(text):
+            counts["loads"][f"{int(size, 0)} B"] += 1
+        for there in _TENSOR_COPY.findall(text):
+            counts["stores" if there == "global" else "loads"]["tile"] += 1
     return {name: tuple(count.items()) for name, count in counts.items()}
 
 
@@ -194,7 +203,10 @@ def _sass_step(texts: list[str]) -> dict[str, Any]:
     for position, (name, operands) in enumerate(found):
         memory = memory_instruction(name, operands, position)
         if memory is not None:
-            counts["loads" if memory.is_load else "stores"][f"{memory.bytes} B"] += 1
+            size = bytes_of(name)
+            counts["loads" if memory.is_load else "stores"][f"{size} B"] += 1
+        elif name.startswith(("UTMALDG", "UTMASTG")):
+            counts["loads" if "LDG" in name else "stores"]["tile"] += 1
         elif name.startswith(("RED", "ATOMG")):
             counts["stores"][f"{bytes_of(name)} B"] += 1
     kinds = Counter(name.split(".")[0] for name, _ in found)

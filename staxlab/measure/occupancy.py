@@ -151,9 +151,11 @@ class Occupancy:
 
     @property
     def in_flight(self) -> LittlesLaw:
-        """Little's law on this device with this kernel's point on the curve."""
+        """Little's law on this device with this kernel's point on the curve; without one where an accelerator fetches
+        the tiles, so that no thread's loads say how much is on its way."""
         here = InFlight(self.usage.kernel, self.loads.bytes, self.resident_blocks * self.usage.warps)
-        return littles_law(self.device, warps=max(here.resident_warps, 1), points=(here,))
+        points = () if self.loads.by_accelerator else (here,)
+        return littles_law(self.device, warps=max(here.resident_warps, 1), points=points)
 
     def with_usage(
         self, *, registers: int | None = None, warps: int | None = None, shared: int | None = None
@@ -197,8 +199,11 @@ class Occupancy:
 
     def facts(self) -> list[str]:
         """What follows from the numbers, in sentences."""
+        fetched = "whole tiles are fetched by the tensor memory accelerator, which no thread's loads show"
         found = [
-            f"a thread has at most {self.loads.bytes} bytes on their way, in {self.loads.loads} "
+            fetched
+            if self.loads.by_accelerator
+            else f"a thread has at most {self.loads.bytes} bytes on their way, in {self.loads.loads} "
             f"load{'' if self.loads.loads == 1 else 's'} "
             f"(the text loads {self.loads.issued} bytes)",
             f"the grid of {self.instances:,} instances fills the {self.device.multiprocessors} multiprocessors "

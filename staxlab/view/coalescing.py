@@ -46,7 +46,7 @@ def _notes(record: Any) -> list[Html]:
         f"Counted over {len(record.programs)} of the program instances, those at the edges of the grid among them."
     )
     notes = [element("p", sampled, class_="sx-note")]
-    return notes + [element("p", f"Depends on data: {text}.", class_="sx-note") for text in record.left_out]
+    return notes + [element("p", f"Not known beforehand: {text}.", class_="sx-note") for text in record.left_out]
 
 
 def _comparison(record: Any) -> Pane:

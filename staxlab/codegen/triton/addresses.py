@@ -3,7 +3,8 @@
 A model of memory traffic can be wrong about the kernel it describes. This one reads the compiler's own program: the
 integer operations that lead from the program's number and the lane's number to an address are executed here, on whole
 blocks, for the program instances that are asked for. What depends on data (an index that was loaded) is not known, and
-says so. Loops run for their first, second and last iteration, or for the first two where they carry pointers along.
+says so. Of a loop, the first, second and last iteration are looked at; those between them are run where the loop
+carries values along, and the last one is left out where that would take too long.
 """
 
 from __future__ import annotations
@@ -23,6 +24,9 @@ _NAME = re.compile(r"%[\w.$]+(?:#\d+)?")
 _TENSOR = re.compile(r"tensor<((?:\d+x)*)(.+)>$")
 _ARGUMENT = re.compile(r"(%[\w.$]+): (!tt\.ptr<\w+>|i32|i64)")
 _LOOP = re.compile(r"(%[\w.$]+) = (%[\w.$#]+) to (%[\w.$#]+) step (%[\w.$#]+)(?: iter_args\((.*?)\))?(?: ->|\s*:| \{)")
+_COPY = "ttg.async_copy_global_to_local"
+_TILES = ("ttng.async_tma_copy_global_to_local", "ttng.async_tma_copy_local_to_global")
+MOST_ITERATIONS = 64  # run one after the other
 _ATOMIC = ("tt.atomic_rmw", "tt.atomic_cas")
 
 _BINARY: dict[str, Callable[[Any, Any], Any]] = {
@@ -52,7 +56,8 @@ class Pointer:
 
 @dataclass(frozen=True)
 class Access:
-    """One execution of a load, a store or an atomic operation.
+    """One execution of a load, a store or an atomic operation; ``role`` is "read", "write", "atomic", or "tile" for one
+    that the tensor memory accelerator moves, whose addresses no thread computes.
 
     ``argument`` names the pointer, ``offsets`` are element offsets [block shape], None where they depend on data;
     ``mask`` tells which positions are touched (None: all); ``shape`` and ``layout`` are those of the block (an empty
@@ -79,6 +84,7 @@ class _Run:
     lines: list[str]
     known: dict[str, Any] = field(default_factory=dict)
     found: list[Access] = field(default_factory=list)
+    recording: bool = True
 
     def value(self, name: str) -> Any:
         return self.known.get(name)
@@ -146,7 +152,7 @@ def _opens(line: str) -> bool:
 
 
 def _loop(run: _Run, found: re.Match, start: int, end: int) -> None:
-    """The first, second and last iteration; the first two where an address may depend on what is carried."""
+    """The iterations of a loop that are looked at, and those that have to be run to get there."""
     parts = _LOOP.search(found["rest"])
     if parts is None:
         _execute(run, start, end)
@@ -155,17 +161,21 @@ def _loop(run: _Run, found: re.Match, start: int, end: int) -> None:
     carried = [pair.split(" = ") for pair in (parts[5] or "").split(", ") if " = " in pair]
     values = [run.value(given.strip()) for _, given in carried]
     if first is None or bound is None or not step:
-        rounds: list[Any] = [first]
+        rounds: list[tuple[Any, bool]] = [(first, True)]
     else:
         count = max(-(-(int(bound) - int(first)) // int(step)), 0)
-        simple = all(value is None or not isinstance(value, Pointer) for value in values)
-        chosen = sorted({0, 1, count - 1} if simple else {0, 1})
-        rounds = [int(first) + k * int(step) for k in chosen if 0 <= k < count]
-    for value in rounds:
+        steady = all(value is None for value in values)
+        wanted = {0, 1, count - 1} if steady or count <= MOST_ITERATIONS else {0, 1}
+        needed = wanted if steady else range(max(wanted) + 1)
+        rounds = [(int(first) + k * int(step), k in wanted) for k in sorted(needed) if 0 <= k < count]
+    recording = run.recording
+    for value, looked_at in rounds:
+        run.recording = recording and looked_at
         run.known[parts[1]] = value
         run.known |= {name.strip(): given for (name, _), given in zip(carried, values, strict=True)}
         values = _execute(run, start, end) or [None] * len(carried)
         values = (values + [None] * len(carried))[: len(carried)]
+    run.recording = recording
     results = found["results"]
     if results:
         name = results.split(":")[0]
@@ -195,7 +205,7 @@ def shape_and_layout(kind: str) -> tuple[tuple[int, ...], str]:
 
 def _first_type(rest: str) -> str:
     """The first of the types behind the colon, with brackets balanced."""
-    kinds, depth = rest.rsplit(" : ", 1)[-1].removeprefix("("), 0
+    kinds, depth = rest.rsplit(" : ", 1)[-1].removeprefix("(").split(" -> ")[0], 0
     for place, character in enumerate(kinds):
         depth += (character in "<([{") - (character in ">)]}" and kinds[place - 1] != "-")
         if character == "," and not depth:
@@ -205,8 +215,9 @@ def _first_type(rest: str) -> str:
 
 def _operation(run: _Run, name: str, rest: str, location: str, number: int) -> Any:
     names = _operands(rest)
-    if name in ("tt.load", "tt.store", *_ATOMIC):
-        _record(run, name, names, rest, location, number)
+    if name in ("tt.load", "tt.store", _COPY, *_TILES, *_ATOMIC):
+        if run.recording:
+            _record(run, name, names, rest, location, number)
         return None
     if name == "arith.constant":
         return _constant(rest)
@@ -271,10 +282,17 @@ def _constant(rest: str) -> Any:
 
 
 def _record(run: _Run, name: str, names: list[str], rest: str, location: str, number: int) -> None:
-    role = {"tt.load": "read", "tt.store": "write"}.get(name, "atomic")
+    if name in _TILES:
+        role = "tile"
+        mask_name = None
+    else:
+        role = {"tt.load": "read", _COPY: "read", "tt.store": "write"}.get(name, "atomic")
+        place = 1 if name == "tt.load" else 2
+        mask_name = names[place] if len(names) > place else None
+        if name == _COPY:
+            given = re.search(r"mask (%[\w.$#]+)", rest)
+            mask_name = given[1] if given else None
     pointer = run.value(names[0])
-    mask_place = {"read": 1, "write": 2, "atomic": 2}[role]
-    mask_name = names[mask_place] if len(names) > mask_place else None
     shape, layout = shape_and_layout(_first_type(rest).strip())
     known = isinstance(pointer, Pointer)
     mask = run.value(mask_name) if mask_name else None

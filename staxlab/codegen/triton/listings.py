@@ -34,6 +34,9 @@ _PLACE = re.compile(r'//## File "([^"]*)", line (\d+)')
 
 Position = tuple[str, int, int]  # file number, line, column
 
+#: A copy from global to shared memory in PTX; the group is its size in bytes.
+COPY = re.compile(r"cp\.async\.c[ag]\.shared\.global\S*\s+\[[^\]]*\],\s*\[[^\]]*\],\s*(0x[0-9a-f]+|\d+)")
+
 LISTINGS = ("ttir", "ttgir", "llir", "ptx", "sass")
 
 
