@@ -12,19 +12,22 @@ from staxlab.errors import OptionError
 from staxlab.measure.candidate_resources import candidate_resources
 
 
-def heavy(x, y):
-    """Two rows are held at once."""
-    return torch.softmax(x, -1) * torch.softmax(y, -1)
+def heavy(*rows):
+    """Several rows are held at once."""
+    result = torch.softmax(rows[0], -1)
+    for row in rows[1:]:
+        result = result * torch.softmax(row, -1)
+    return result
 
 
 @pytest.mark.slow
 def test_a_block_that_does_not_fit_into_registers_is_ruled_out():
-    x = torch.randn(512, 4096)
-    compilation = staxlab.explain(heavy, x, x + 1, target="sm_90", strict_native=True)
-    (kernel,) = compilation.kernels
+    x = torch.randn(512, 2048)
+    rows = [x + k for k in range(5)]
+    (kernel,) = staxlab.explain(heavy, *rows, target="sm_90", strict_native=True).kernels
     tuning = kernel.tuning
-    assert tuning.names == ("XBLOCK", "R0_BLOCK") and kernel.launch["form"] == "persistent"
-    heaviest = (1, 4096, 1, tuning.rule[-1])  # 128 elements of both rows in each thread
+    assert tuning.names == ("XBLOCK", "R0_BLOCK")
+    heaviest = (1, 2048, 1, tuning.rule[-1])  # 64 elements of five rows in each thread
     found = candidate_resources(kernel, [tuning.rule, heaviest], 90)
     first, second = found.entries
     assert first.resources.spills == 0 and second.resources.spills > 0 and second.resources.registers == 255

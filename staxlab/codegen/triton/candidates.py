@@ -30,7 +30,7 @@ WARPS = (1, 2, 4, 8, 16, 32)
 STAGES = (1, 2, 3, 4)
 REACH = 8  # how many times larger or smaller than the rule's a block of the space may be
 LARGEST_TILE = 1 << 20  # elements of a block that Triton allows
-MOST_PER_THREAD = 128  # elements: of two values each, more registers than a thread can have (255)
+MOST_PER_THREAD = 64  # elements: at four registers for each, more than a thread can have (255)
 
 
 @dataclass(frozen=True)
