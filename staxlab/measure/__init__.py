@@ -13,6 +13,7 @@ module              question
 ``transcendental``  How inaccurate is a formula in place of an operator? (Section 4.4, Table 4.2)
 ``accuracy``        How far are generated functions from exact values, over all exponents? (Section 8.1)
 ``inner_loop``      What is the inner loop made of, and what bounds its speed? (Section 8.1)
+``launch_timeline`` What does launching cost, and what does a CUDA graph save? (Section 9.9)
 ``amortize``        When has compiling paid for itself? (Propositions 13.4, 13.5 and 13.6)
 ==================  ============================================================================================
 

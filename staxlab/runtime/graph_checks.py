@@ -26,6 +26,7 @@ from typing import Any
 
 import torch
 
+from ..capture.failing import is_foreign
 from ..loops.ir import BufferArgument
 from ..operators.basis import is_random
 from ..options import Decision
@@ -57,6 +58,7 @@ REMEDIES = {
     "data": "keep the value a tensor, and use an operator whose result has a shape known beforehand (torch.where)",
     "device": "move the tensors to one CUDA device before the call",
     "generator": "use a generator of the same CUDA device, or the default one",
+    "foreign": "leave the operator outside the compiled function, or compile with options={'cuda_graphs': False}",
     "dynamic": "compile without dynamic=True",
     "fallback": "see compilation.fallback_remedy",
     "target": "CUDA Graphs are for CUDA devices; on a CPU there is nothing to do",
@@ -150,6 +152,9 @@ def check_schedule(subject: str, schedule: Any) -> GraphCheck:
         reason = _reads_back(call.operator, call.args)
         if reason is not None:
             found.append(Obstacle(1, f"{call.operator._opname} {reason}", "data", name, call.location))
+        if is_foreign(call.operator):
+            reason = "is nobody's we know, and may compute on the host"
+            found.append(Obstacle(3, f"{call.operator} {reason}", "foreign", name, call.location))
         for generator in _generators((*call.args, *call.kwargs.values())):
             if generator.device.type == "cpu" and _one_device(schedule) != "cpu":
                 reason = "draws from a generator of the CPU, on the host"
@@ -189,7 +194,7 @@ def _reads_back(operator: torch._ops.OpOverload, args: tuple[Any, ...]) -> str |
     if torch.Tag.data_dependent_output in tags:
         return "reads a value back to the host"
     if operator.namespace not in ("aten", "prims"):
-        return None  # nobody knows; a recording that fails will tell
+        return None
     name = operator._opname
     if name in ("index", "index_put", "index_put_", "_index_put_impl_") and _has_mask(args):
         return "takes a mask of booleans as a subscript, and counts it on the host"

@@ -11,6 +11,8 @@ What recording on a GPU has to look after:
 * Memory asked for while recording comes from a pool that belongs to the graph, since the addresses are burnt in.
 * Python's garbage collector might destroy some other CUDA object meanwhile, which may be a forbidden call: it pauses.
 * Only this thread's calls are forbidden (``thread_local``): another thread may go on copying batches.
+* One recording at a time: PyTorch's random generator can serve one. Another thread that draws random numbers on this
+  card meanwhile gets PyTorch's error, not wrong numbers.
 * After a failure nothing may be left recording: neither the stream, nor the allocator, nor the random generator.
 """
 
@@ -18,12 +20,15 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
 import torch
 
 Run = Callable[[Any], Sequence[Any]]
+
+_one_at_a_time = threading.Lock()
 
 
 class GraphDevice(Protocol):
@@ -93,6 +98,10 @@ class CudaGraphDevice:
     def record(self, run: Run, inputs: list[Any], generators: Sequence[Any]) -> tuple[Any, Sequence[Any]]:
         if self._pool is None:
             self._pool = torch.cuda.graph_pool_handle()
+        with _one_at_a_time:
+            return self._record(run, inputs, generators)
+
+    def _record(self, run: Run, inputs: list[Any], generators: Sequence[Any]) -> tuple[Any, Sequence[Any]]:
         graph = torch.cuda.CUDAGraph()
         register = getattr(graph, "register_generator_state", None)
         for generator in generators:

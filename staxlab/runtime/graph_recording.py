@@ -58,6 +58,17 @@ class _ViewOfInput:
 
 
 @dataclass(frozen=True)
+class _ViewOfResult:
+    """A result that looks at an earlier one's memory. In-place writes into either are counted for both, as for views
+    in eager execution."""
+
+    place: int
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    offset: int
+
+
+@dataclass(frozen=True)
 class _Constant:
     """A result that is no tensor."""
 
@@ -150,7 +161,15 @@ class Recording:
 
     def give_out(self, inputs: Sequence[torch.Tensor]) -> tuple[Any, ...]:
         """The results of the replay that has just been submitted."""
-        return tuple([result.of(inputs) for result in self.results])
+        found: list[Any] = []
+        for result in self.results:
+            if isinstance(result, _ViewOfResult):
+                base = found[result.place]
+                offset = base.storage_offset() + result.offset
+                found.append(torch.as_strided(base, result.shape, result.stride, offset))
+            else:
+                found.append(result.of(inputs))
+        return tuple(found)
 
 
 def describe_results(delivered: Iterable[Any], inputs: Sequence[torch.Tensor]) -> tuple[Any, ...]:
@@ -158,6 +177,7 @@ def describe_results(delivered: Iterable[Any], inputs: Sequence[torch.Tensor]) -
     places = {id(x): place for place, x in reversed([*enumerate(inputs)])}
     storages = {x.untyped_storage()._cdata: place for place, x in reversed([*enumerate(inputs)]) if x.numel()}
     found: list[Any] = []
+    first: dict[tuple[int, torch.dtype], int] = {}  # the first result on a storage
     for result in delivered:
         if not isinstance(result, torch.Tensor):
             found.append(_Constant(result))
@@ -167,6 +187,9 @@ def describe_results(delivered: Iterable[Any], inputs: Sequence[torch.Tensor]) -
             place = storages[result.untyped_storage()._cdata]
             offset = result.storage_offset() - inputs[place].storage_offset()
             found.append(_ViewOfInput(place, tuple(result.shape), result.stride(), offset))
+        elif (base := first.setdefault((result.untyped_storage()._cdata, result.dtype), len(found))) < len(found):
+            offset = result.storage_offset() - found[base].tensor.storage_offset()
+            found.append(_ViewOfResult(base, tuple(result.shape), result.stride(), offset))
         else:
             found.append(_Ours(result))
     return tuple(found)

@@ -147,6 +147,19 @@ def test_operators_that_wait_for_the_device_are_refused_with_node_and_line():
     assert obstacle.node and "eigvalsh" in str(obstacle.where) and "host" in obstacle.reason
 
 
+def test_a_foreign_operator_is_refused_for_what_it_may_do_on_the_host():
+    @torch.library.custom_op("staxlab_graph_tests::tripled", mutates_args=())
+    def tripled(x: torch.Tensor) -> torch.Tensor:
+        return x * 3
+
+    tripled.register_fake(lambda x: torch.empty_like(x))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        report = explained(lambda x: tripled(x) + 1, torch.randn(4)).graphs
+    assert report.state == graphs.REFUSED, str(report)
+    assert any(o.condition in (1, 3) and "tripled" in str(o) for o in report.check.obstacles)
+
+
 def test_random_numbers_are_registered_and_not_refused():
     report = explained(lambda x: torch.nn.functional.dropout(x, 0.5) + 1, torch.randn(8)).graphs
     assert report.check.allowed and report.check.draws

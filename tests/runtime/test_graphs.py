@@ -206,6 +206,17 @@ def test_two_results_in_one_memory_stay_so():
             del y, tail, square
 
 
+def test_writes_into_one_result_are_counted_for_those_that_look_at_it():
+    x = torch.arange(4.0)
+    f, _ = region(simple(lambda x: ((y := x + 1), y[2:])))
+    for _ in range(3):
+        y, tail = f([x])
+        (tail * torch.ones(2, requires_grad=True)).sum()
+        y.add_(1)
+        assert tail._version == 1 and torch.equal(tail, x[2:] + 2)
+        del y, tail
+
+
 def test_copied_results_are_the_callers_own():
     x = torch.ones(4)
     f, device = region(simple(doubled), outputs="copy")
