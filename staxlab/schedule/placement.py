@@ -20,6 +20,7 @@ from ..operators.basis import has_effect, is_random
 from ..options import Decision, DeviceSpec
 from . import arena
 from .in_place import obstacle
+from .in_place_gpu import obstacle_on_gpu
 from .lifetimes import Lifetime, Step, lifetimes, live_bytes
 from .memory_plan import MemoryPlan, Placement
 from .records import ScheduleNode, buffers_read
@@ -186,9 +187,7 @@ class _Planner:
             self.decisions.append(Decision("in place", name, None, why, candidates, facts))
 
     def _obstacle(self, node: ScheduleNode, dying: frozenset[str], name: str, shift: int = 0) -> str:
-        if self.device.is_gpu and node.kind != "pointwise":
-            return "blocks run in any order, and one may read what another has written"
-        return obstacle(node, dying, name, shift)
+        return (obstacle_on_gpu if self.device.is_gpu else obstacle)(node, dying, name, shift)
 
     def _unsuitable(self, chain: Chain, taker: Chain) -> str:
         if chain.root is not None:

@@ -77,10 +77,12 @@ def configured(
     num_warps: int,
     num_stages: int = 1,
 ) -> Launch:
-    """A configuration given by hand (or by a search), with what Little's law says about it."""
+    """A configuration given by hand (or by a search), with what Little's law says about it. There are no more threads
+    than a block has elements: they would hold copies of elements that others own and may write over."""
     grid = _grid(form, blocks)
     instances = math.prod(grid)
     tile = math.prod(blocks.values())
+    num_warps = min(num_warps, max(1, tile // 32))
     resident = device.max_threads_per_multiprocessor // (32 * num_warps)
     per_multiprocessor = min(resident, -(-instances // max(device.multiprocessors, 1)))
     in_flight = per_multiprocessor * tile * element_bytes
