@@ -20,6 +20,7 @@ import staxlab
 from staxlab.codegen.triton import interpreter
 from staxlab.errors import BuildError, OptionError
 from staxlab.options import SEARCH_METHODS, Options
+from staxlab.pipeline import _tensor_constants
 from staxlab.runtime import artifact, autotune_record, build, cache
 from staxlab.runtime.autotune_launch import TunedLauncher, spills_of, stand_ins
 
@@ -382,3 +383,42 @@ def test_the_artifact_has_the_search_that_prints_and_draws(cache_dir):
     assert "drawing failed" not in search._repr_mimebundle_()["text/html"]
     decision = search.decision
     assert decision.choice == search.space.words(search.chosen) and decision.candidates
+
+
+# --- Whole regions ----------------------------------------------------------------------------------------------------
+
+REGIONS = {
+    "two kernels": (lambda x, w: (x.softmax(-1), (x * w).sum(0)), ()),
+    "split in two": (lambda x, w: (x * x).sum(), ()),
+    "scatter": (lambda x, w: x.index_add(0, torch.tensor([0, 2, 2]), w[:3]) + 1, ()),
+    "in place": (lambda x, w: x.mul_(2).add_(w).sum(-1), (0,)),
+    "temporaries that share memory": (lambda x, w: ((x @ w).exp().cumsum(0) @ w).relu().sum(1), ()),
+    "library call between": (lambda x, w: torch.sort(torch.relu(x + w) * 2)[0] + 1, ()),
+}
+
+
+@pytest.mark.parametrize("method", ["candidates", "descent"])
+@pytest.mark.parametrize("name", REGIONS)
+def test_whole_regions_search_without_a_trace(cache_dir, name, method):
+    function, written = REGIONS[name]
+    x, w = (torch.randn(16, 16, generator=torch.Generator().manual_seed(k)) for k in (2, 3))
+    compilation = staxlab.explain(function, x.clone(), w.clone(), target="sm_90", strict_native=True)
+    device = Device(lambda c: 1e-3 / c[-1])
+    launchers = {
+        kernel.name: TunedLauncher(
+            kernel, method, load=device.load, timer=device.timer, readings=2, device="pretended", version="0"
+        )
+        for kernel in compilation.kernels
+        if kernel.language == "triton"
+    }
+    region = artifact.load(compilation.wrapper, launchers)
+    constants = _tensor_constants(compilation)
+    for _ in range(2):
+        given, twins = [x.clone(), w.clone()], [x.clone(), w.clone()]
+        expected = function(*twins)
+        found = region.call([*given, *constants])
+        for a, b in zip(found, expected if isinstance(expected, tuple) else (expected,), strict=True):
+            torch.testing.assert_close(a, b, rtol=2e-5, atol=1e-4)
+        for place, (a, b) in enumerate(zip(given, twins, strict=True)):
+            torch.testing.assert_close(a, b, rtol=1e-6 if place in written else 0, atol=1e-6 if place in written else 0)
+    assert set(region.searches) == set(launchers) and all(s.complete for s in region.searches.values())
