@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..codegen.kernel import Kernel
 from .decisions import decisions_table
 from .document import Pane
 from .listing import listing
@@ -56,6 +57,8 @@ def value_text(value: Any) -> str:
         return " × ".join(map(value_text, value)) or "–"
     if isinstance(value, bool):
         return "yes" if value else "no"
+    if isinstance(value, Kernel):
+        return value.name
     return f"{value:,}" if isinstance(value, int) else str(value)
 
 

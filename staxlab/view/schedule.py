@@ -59,6 +59,8 @@ def _stroke(x: float, height: float) -> Html:
 
 def space_text(node: Any) -> str:
     """The iteration space: ``64`` or ``64 | 128`` with the reduced loops after the bar."""
+    if node.members and node.product is not None:
+        return space_text(node.product)
     if node.members:
         return f"{node.rows:,} rows"
     text = " × ".join(map(str, node.ranges)) or "1"
@@ -80,7 +82,7 @@ def panes(record: Any) -> list[Pane]:
         rows.append(
             [
                 node.name,
-                _members(node) if node.members else f"{node.kind} {what}".strip(),
+                _members(record, node) if node.members else f"{node.kind} {what}".strip(),
                 space_text(node),
                 [traffic_bar(read, written, largest), element("span", byte_text(read + written), class_="sx-bar-text")],
                 _accesses(record, node.reads),
@@ -115,16 +117,23 @@ def panes(record: Any) -> list[Pane]:
     return [Pane("schedule", "Schedule", join(parts), summary, record.format())]
 
 
-def _members(node: Any) -> Html:
-    """What a fused node does in each row, one after the other."""
+def _members(record: Any, node: Any) -> Html:
+    """What a fused node does in each row, or on each tile of a product, one after the other."""
+    from ..schedule.epilogues import saved_bytes
+
+    where, stays_in = ("on each tile", "registers") if node.product else ("for each row", "the row")
     entries = []
     for member in node.members:
         what = f"{member.name}: {member.kind} {member.reduction or ''}".strip()
         space = element("span", f" {space_text(member)}", class_="sx-muted")
         stays = [b for b in member.buffers if b not in node.buffers]
-        note = element("span", f", {', '.join(stays)} stays in the row", class_="sx-muted") if stays else ""
+        note = element("span", f", {', '.join(stays)} stays in {stays_in}", class_="sx-muted") if stays else ""
         entries.append(element("li", linked_span(what, member.origins), space, note))
-    return join([element("span", "fused, for each row:"), element("ol", entries, class_="sx-plain")])
+    parts = [element("span", f"fused, {where}:"), element("ol", entries, class_="sx-plain")]
+    if node.product is not None:
+        saved = saved_bytes(node, record.layouts[node.product.buffers[0]].dtype.itemsize)
+        parts.append(element("span", f"apart they would move {byte_text(saved)} more", class_="sx-muted"))
+    return join(parts)
 
 
 def _accesses(schedule: Any, accesses: Any) -> Html:

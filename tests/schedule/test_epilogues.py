@@ -123,3 +123,20 @@ def test_bytes_and_operations_are_those_of_the_members():
     assert fused.bytes_read(node) + fused.bytes_written(node) == 4 * (24 * 10 + 10 * 36 + 36 + 24 * 36)
     assert "1 fused" in node.describe() and "24 x 36 | 10" in node.describe()
     assert node.private == ("buf0",)
+
+
+@pytest.mark.parametrize("choice", ["template", "template-tma"])
+def test_the_views_say_what_is_fused_and_what_it_saves(choice):
+    compilation = staxlab.explain(
+        lambda a, b, c: torch.relu(a @ b + c), filled(64, 64), filled(64, 64), filled(64), target="sm_90",
+        options={"matmul": choice},
+    )  # fmt: skip
+    page = compilation.schedule._repr_mimebundle_()["text/html"]
+    assert "fused, on each tile" in page and "buf0 stays in registers" in page and "64 × 64 | 64" in page
+    assert "apart they would move 32 KiB more" in page
+    kernel = compilation.kernels[0]
+    shown = kernel._repr_mimebundle_()["text/html"]
+    product = next(line.origins for line in kernel.lines if "tl.dot" in line.text)
+    after = next(line.origins for line in kernel.lines if "tl.store" in line.text)
+    assert product != after and all(f'data-origins="{next(iter(o))}"' in shown for o in (product, after))
+    assert "Line(text" not in shown
