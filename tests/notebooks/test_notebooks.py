@@ -97,6 +97,23 @@ LIVE = {
             "Roofline",
         },
     ),
+    "09_gpu": (
+        12,
+        {
+            "TileTraffic",
+            "Projections",
+            "PebbleRun",
+            "Numbering",
+            "L2Traffic",
+            "Pipeline",
+            "StageBudget",
+            "ProductModels",
+            "RidgeTable",
+            "Roofline",
+            "EpilogueSaving",
+            "Feedback",
+        },
+    ),
 }
 
 
