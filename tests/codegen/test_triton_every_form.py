@@ -135,6 +135,32 @@ def test_the_table_knows_every_form_there_is():
     assert {("index-width", 32), ("index-width", 64), ("tiling", "3-D")} <= decisions
 
 
+def test_the_derivative_of_gelu_reads_its_argument_and_one_number():
+    """Listing 9.3 as it comes about: the loss is a sum, so the gradient that arrives is a single number."""
+    x, w = torch.randn(32, 64), torch.randn(64, 64, requires_grad=True)
+    backward = staxlab.explain(lambda x, w: torch.nn.functional.gelu(x @ w).sum(), x, w, target="sm_90").backward
+    kernel = next(kernel for kernel in backward.kernels if kernel.language == "triton")
+    assert kernel.bytes_read == 4 * (32 * 64 + 1) and kernel.source.count("tl.load(") == 2
+    assert "tl.load(in_ptr0 + (0))" in kernel.source and "xnumel = 2048" in kernel.source
+    assert kernel.source.count("libdevice.erf(") == kernel.source.count("libdevice.exp(") == 1
+
+
+def test_the_box_touches_no_sector_that_it_does_not_use():
+    """What the score of Section 9.3 promises, counted on the compiled layouts: every sector of 32 bytes is used whole,
+    while a rectangle leaves one of the operands scattered."""
+    from staxlab.codegen.triton import tiling
+    from staxlab.measure.coalescing import coalescing
+
+    def efficiencies():
+        (kernel,) = explained(BY_NAME["box"], BY_NAME["box"].inputs()).kernels
+        return [float(share) / 100 for share in re.findall(r"(\d+)%  ", str(coalescing(kernel)))]
+
+    assert efficiencies() == [1.0] * 4
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tiling, "SMALLEST_BOX_EXTENT", 1 << 30)
+        assert min(efficiencies()) < 0.5
+
+
 # -- planted mistakes --------------------------------------------------------------------------------------------------
 
 
