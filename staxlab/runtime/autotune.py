@@ -33,6 +33,14 @@ from typing import Any
 from ..codegen.configurations import Configuration, ConfigurationSpace, spanning
 from ..errors import OptionError
 from ..options import Decision
+from .autotune_bounds import (
+    HalvingRound,
+    acceptance_bound,
+    check_shares,
+    fewest_samples,
+    halving_plan,
+    samples_needed,
+)
 from .autotune_noise import ACCEPTED, REJECTED, UNDECIDED, Estimate, judge, meter_of
 
 THRESHOLD = 1e-3  # the chapter's epsilon
@@ -225,6 +233,22 @@ def _checked_threshold(threshold: float, least: float) -> float:
     return float(threshold)
 
 
+def _checked_candidates(
+    candidates: Iterable[Configuration], space: ConfigurationSpace | None
+) -> tuple[list[Configuration], ConfigurationSpace]:
+    """The candidates, each once, and the space they lie in. OptionError where there are none or one does not."""
+    given = list(candidates)
+    if not given:
+        raise OptionError("no candidates: give at least one configuration")
+    if not all(isinstance(one, (tuple, list)) and len(one) == len(given[0]) for one in given):
+        raise OptionError(
+            "a candidate is a tuple with one value for each parameter, as many in each of them",
+            remedy="[(512, 4), (1024, 8)]",
+        )
+    space = space or spanning(given, tuple(f"p{k + 1}" for k in range(len(given[0]))))
+    return list(dict.fromkeys(space.require(one) for one in given)), space
+
+
 def select(
     candidates: Iterable[Configuration],
     cost: Any,
@@ -240,12 +264,7 @@ def select(
     function is asked once for each candidate; a meter takes its readings of all of them, and of two of them again.
     OptionError without candidates, or for one outside ``space`` (default: the smallest that holds them).
     """
-    given = [tuple(candidate) for candidate in candidates]
-    first = given[0] if given else ()
-    space = space or spanning(given, tuple(f"p{k + 1}" for k in range(len(first))))
-    given = list(dict.fromkeys(space.require(candidate) for candidate in given))
-    if not given:
-        raise OptionError("no candidates: give at least one configuration")
+    given, space = _checked_candidates(candidates, space)
     course = _Course("candidates", space, cost, _checked_threshold(threshold, 0.0), subject)
     course.begin(given[0])
     course.reason = "the only candidate"
@@ -273,19 +292,6 @@ def exhaustive(
 
 
 # --- Algorithm 9.2 ----------------------------------------------------------------------------------------------------
-
-
-def acceptance_bound(size: int, start: float, fastest: float, threshold: float) -> int:
-    """The most acceptances of coordinate descent, ``min(|Pi|, ceil(log(t(c0)/t_min) / -log(1 - epsilon)))``
-    (Proposition 9.2).
-
-    ``start`` and ``fastest`` are costs in seconds; any lower bound of the fastest will do, such as the least traffic
-    over the bandwidth. From an infinite cost, or with a ``fastest`` of 0, only the size bounds.
-    """
-    if math.isinf(start) or fastest <= 0:
-        return size
-    steps = math.log(start / fastest) / -math.log1p(-threshold)
-    return min(size, max(math.ceil(steps), 0))
 
 
 def coordinate_descent(
@@ -332,38 +338,6 @@ def coordinate_descent(
 # --- Proposition 9.3 --------------------------------------------------------------------------------------------------
 
 
-def samples_needed(quantile: float, failure: float) -> int:
-    """``ceil(ln(1/delta) / q)`` draws find one of the best ``q`` with a probability of at least ``1 - delta``
-    (Proposition 9.3).
-
-    >>> samples_needed(0.05, 0.05)
-    60
-    """
-    _check_shares(quantile, failure)
-    return math.ceil(math.log(1 / failure) / quantile)
-
-
-def fewest_samples(quantile: float, failure: float) -> int:
-    """The smallest ``N`` with ``(1 - q)**N <= delta``, a little below :func:`samples_needed`.
-
-    >>> fewest_samples(0.05, 0.05)
-    59
-    """
-    _check_shares(quantile, failure)
-    count = max(math.floor(math.log(failure) / math.log1p(-quantile)) - 1, 1) if quantile < 1 else 1
-    while (1 - quantile) ** count > failure:
-        count += 1
-    return count
-
-
-def _check_shares(quantile: float, failure: float) -> None:
-    if not 0 < quantile <= 1 or not 0 < failure < 1:
-        raise OptionError(
-            f"quantile {quantile} and failure {failure} must be shares above 0, the latter below 1",
-            remedy="quantile=0.05, failure=0.05",
-        )
-
-
 def random_search(
     space: ConfigurationSpace,
     cost: Any,
@@ -383,7 +357,7 @@ def random_search(
     OptionError for shares outside (0, 1) or less than one sample.
     """
     count = samples_needed(quantile, failure) if samples is None else samples
-    _check_shares(quantile, failure)
+    check_shares(quantile, failure)
     if count < 1:
         raise OptionError(f"at least one sample is needed, not {count}")
     course = _Course("random", space, cost, 0.0, subject)
@@ -403,49 +377,6 @@ def random_search(
 # --- Successive halving -----------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class HalvingRound:
-    """One round of a plan: how many ``configurations`` are left, and how many ``readings`` each of them gets."""
-
-    configurations: int
-    readings: int
-
-    @property
-    def total(self) -> int:
-        return self.configurations * self.readings
-
-
-def halving_plan(configurations: int, budget: int | None = None, reduction: int = 2) -> tuple[HalvingRound, ...]:
-    """How ``budget`` readings are spread: ``ceil(log(n) / log(reduction))`` rounds get the same share each, divided
-    evenly (rounded down) among those left, of which ``1 / reduction`` (rounded up) go on.
-
-    The default budget gives two readings to each in the first round. The total is at most the budget. OptionError for
-    a budget that leaves a configuration of the first round without a reading.
-
-    >>> [(r.configurations, r.readings) for r in halving_plan(8, 48)]
-    [(8, 2), (4, 4), (2, 8)]
-    """
-    if configurations < 1 or reduction < 2:
-        raise OptionError(
-            "successive halving needs at least one configuration and a reduction of 2 or more, not "
-            f"{configurations} and {reduction}"
-        )
-    left, sizes = configurations, []
-    while left > 1:
-        sizes.append(left)
-        left = -(-left // reduction)
-    if not sizes:
-        return ()
-    least = configurations * len(sizes)
-    budget = 2 * least if budget is None else budget
-    if budget < least:
-        raise OptionError(
-            f"{budget} readings are too few: {len(sizes)} rounds of equal share begin with {configurations} "
-            f"configurations, which takes {least} or more"
-        )
-    return tuple(HalvingRound(size, budget // (size * len(sizes))) for size in sizes)
-
-
 def successive_halving(
     candidates: Iterable[Configuration],
     cost: Any,
@@ -461,11 +392,7 @@ def successive_halving(
     survivor is measured beside it again, unless it is the same. ``bound`` is the total of the plan, without that.
     OptionError as :func:`select` and :func:`halving_plan` raise it.
     """
-    given = [tuple(candidate) for candidate in candidates]
-    space = space or spanning(given, tuple(f"p{k + 1}" for k in range(len(given[0]) if given else 0)))
-    given = list(dict.fromkeys(space.require(candidate) for candidate in given))
-    if not given:
-        raise OptionError("no candidates: give at least one configuration")
+    given, space = _checked_candidates(candidates, space)
     plan = halving_plan(len(given), budget, reduction)
     course = _Course("halving", space, cost, 0.0, subject)
     course.begin(given[0])

@@ -78,6 +78,8 @@ def test_neighbours_differ_by_a_factor_of_two_in_one_place(case):
         (lambda: select([], lambda c: 1.0), "at least one configuration"),
         (lambda: successive_halving([], lambda c: 1.0), "at least one configuration"),
         (lambda: select([(3, 3)], lambda c: 1.0, space=SQUARE), "not in the configuration space"),
+        (lambda: select([4, 8], lambda c: 1.0), "one value for each parameter"),
+        (lambda: successive_halving([(4, 8), (4,)], lambda c: 1.0), "one value for each parameter"),
         (lambda: select([(1, 1), (2, 2)], 5), "a cost is a function"),
         (lambda: select([(1, 1), (2, 2)], lambda c: -1.0), "above 0, or infinity"),
         (lambda: select([(1, 1), (2, 2)], lambda c: math.nan), "above 0, or infinity"),
