@@ -18,7 +18,7 @@ def acceptance_bound(size: int, start: float, fastest: float, threshold: float) 
     (Proposition 9.2).
 
     ``start`` and ``fastest`` are costs in seconds; any lower bound of the fastest will do, such as the least traffic
-    over the bandwidth. From an infinite cost, or with a ``fastest`` of 0, only the size bounds.
+    over the bandwidth of the memory it comes from. From an infinite cost, or with a ``fastest`` of 0, only the size bounds.
     """
     if math.isinf(start) or fastest <= 0:
         return size
@@ -51,6 +51,7 @@ def fewest_samples(quantile: float, failure: float) -> int:
 
 
 def check_shares(quantile: float, failure: float) -> None:
+    """OptionError unless both are shares above 0 and the failure is below 1."""
     if not 0 < quantile <= 1 or not 0 < failure < 1:
         raise OptionError(
             f"quantile {quantile} and failure {failure} must be shares above 0, the latter below 1",
