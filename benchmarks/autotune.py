@@ -1,6 +1,6 @@
 """Searching for launch configurations on a CUDA device: what each method finds, and what it spends (Section 9.6).
 
-    python -m benchmarks.autotune --out benchmarks/results/autotune.json
+    python -m benchmarks.autotune --out benchmarks/results/autotune_h200.json
     python -m benchmarks.autotune --fused --only softmax     only reductions that share a kernel, of these one
     python -m benchmarks.autotune --smoke                    no GPU: small cases, interpreted, a made-up clock
 

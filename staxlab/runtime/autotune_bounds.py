@@ -18,7 +18,8 @@ def acceptance_bound(size: int, start: float, fastest: float, threshold: float) 
     (Proposition 9.2).
 
     ``start`` and ``fastest`` are costs in seconds; any lower bound of the fastest will do, such as the least traffic
-    over the bandwidth of the memory it comes from. From an infinite cost, or with a ``fastest`` of 0, only the size bounds.
+    over the bandwidth of the memory it comes from. From an infinite cost, or with a ``fastest`` of 0, only the size
+    bounds.
     """
     if math.isinf(start) or fastest <= 0:
         return size
