@@ -106,15 +106,15 @@ class RidgeTable(Tabular):
             if orders and row.rate > own.rate:
                 continue
             by_rate.setdefault(row.rate, []).append(names.get(row.dtype, row.dtype))
-        ceilings += [Ceiling(" and ".join(who), "throughput", rate, "nominal") for rate, who in by_rate.items()]
+        ceilings += [Ceiling(", ".join(who), "throughput", rate, "nominal") for rate, who in by_rate.items()]
         points = []
         for order in orders:
             intensity = float(peak_intensity(order, order, order, own.itemsize))
             operations = 2.0 * order**3
             seconds = operations / min(own.rate, self.bandwidth * intensity)
-            points.append(Point(f"{dtype}, n = {order}, at best", operations, operations / intensity, seconds))
+            points.append(Point(f"n = {order}, at best", operations, operations / intensity, seconds))
         return Roofline(
-            tuple(ceilings), tuple(points), {"device": f"{self.device}, rates of data sheets"},
+            tuple(ceilings), tuple(points), {"device": f"{self.device}, rates of data sheets" + (f"; products in {dtype}" if orders else "")},
             notes=(f"ridge points: {self.ridges_text()}", "products stand where they could be at best; nothing here is "
                    "measured"),
         )  # fmt: skip
