@@ -21,7 +21,11 @@ from ..errors import OptionError
 from .tables import Table, Tabular, quantity_text
 
 #: What the peers of a run are called where a reader sees them.
-PEERS = {"staxlab": "staxlab", "torch_compile": "torch.compile", "eager": "eager", "staxlab_whole": "not split"}
+PEERS = {
+    "staxlab": "staxlab", "torch_compile": "torch.compile", "eager": "eager", "staxlab_whole": "not split",
+    "staxlab_graphs": "staxlab, CUDA graphs", "torch_compile_graphs": "torch.compile, CUDA graphs",
+    "max_autotune": "torch.compile, max-autotune",
+}  # fmt: skip
 RATIO = "time of the other / time of staxlab (times)"
 RULES = "blocks and warps of the rules"
 RATIO_COLUMN = "{} / staxlab, times"
@@ -142,7 +146,7 @@ class SavedRun(Tabular):
 
 @dataclass(frozen=True, repr=False)
 class NotMeasured(Tabular):
-    """There is no result of this name: nothing has been measured, and ``command`` would do it."""
+    """There is no result of this name, or one of a trial without a device: ``command`` would measure it."""
 
     name: str
     command: str
@@ -152,21 +156,21 @@ class NotMeasured(Tabular):
 
     def table(self) -> Table:
         notes = [f"measure it on a machine with a GPU: {self.command}"] if self.command else []
-        rows = [[self.name, "there is no such file: these figures have not been measured yet"]]
+        rows = [[self.name, "these figures have not been measured yet"]]
         return Table.build(f"{self.name}: not measured yet", ["result", ""], rows, notes, text_columns=2)
 
 
 def saved_run(name: str, command: str = "", directory: Path | None = None) -> SavedRun | NotMeasured:
     """A run by the name of its file, as ``"gpu_h200"``; a :class:`NotMeasured`, which is false, if there is none.
 
-    ``command`` is what would make the file. Raises OptionError for a name that is a path, for a damaged file and for
-    one that is no benchmark run of a kind that is known.
+    ``command`` is what would make the file. Raises OptionError for a name that is a path, for a damaged file, for one
+    that is no benchmark run of a kind that is known, and for a trial in which nothing was measured.
 
     >>> bool(saved_run("no_such_run"))
     False
     """
     record = read_result(name, directory)
-    if record is None:
+    if record is None or not (record.get("measured", True) and record.get("device_present", True)):
         return NotMeasured(name, command)
     reader = _reader(record)
     if reader is None:
@@ -184,14 +188,15 @@ def saved_run(name: str, command: str = "", directory: Path | None = None) -> Sa
 
 
 def _reader(record: Mapping[str, Any]) -> Callable[[str, Mapping[str, Any]], SavedRun] | None:
-    cases = record.get("cases")
-    if not isinstance(cases, Sequence) or not cases or not all(isinstance(case, Mapping) for case in cases):
-        return None
-    if "times_torch_compile" in cases[0]:
-        return _training
-    if "configurations" in cases[0]:
-        return _configurations
-    return _peers if "peers" in cases[0] else None
+    by_format = {
+        "staxlab-training-1": _training, "staxlab-autotune-benchmark-1": _searches, "staxlab-cuda-graphs-1": _graphs,
+        "staxlab-gpu-matmul-1": _products, "staxlab-splitting-benchmark-1": _peers,
+    }  # fmt: skip
+    kind = record.get("format")
+    if kind == "staxlab-gpu-benchmark-1":
+        swept = any("configurations" in case for case in record.get("cases", ()))
+        return _configurations if swept else _peers
+    return by_format.get(kind)
 
 
 def machine_text(record: Mapping[str, Any]) -> str:
@@ -205,11 +210,12 @@ def machine_text(record: Mapping[str, Any]) -> str:
 
 
 def _run(name: str, record: Mapping[str, Any], title: str, panels: Sequence[Panel], notes: Sequence[str]) -> SavedRun:
-    titles = tuple(dict.fromkeys(case["title"] if "title" in case else case["case"] for case in record["cases"]))
     kept = tuple(panel for panel in panels if panel.readings)
-    return SavedRun(
-        name, title, machine_text(record), record["command"], record["date"], titles, kept, tuple(n for n in notes if n)
-    )
+    if not kept:
+        raise ValueError("no case has a number")
+    cases = tuple(dict.fromkeys(reading.case for panel in kept for reading in panel.readings))
+    said = tuple(note for note in notes if note)
+    return SavedRun(name, title, machine_text(record), record["command"], record["date"], cases, kept, said)
 
 
 # --- Peers taking turns, timed by events ------------------------------------------------------------------------------
@@ -245,7 +251,8 @@ def _peers(name: str, record: Mapping[str, Any]) -> SavedRun:
         Panel("effective bandwidth / copy bandwidth (share)", "{} / copy", tuple(shares), 1.0, "as fast as a copy"),
         Panel(RATIO, RATIO_COLUMN, tuple(ratios), 1.0, "equally fast"),
     ]
-    return _run(name, record, "Bandwidth, and speed beside the others", panels, notes)
+    title = "Bandwidth, and speed beside the others" if shares else "Speed beside the others"
+    return _run(name, record, title, panels, notes)
 
 
 def _shares(title: str, case: Mapping[str, Any], times: Mapping[str, Any], copied: float | None) -> Iterator[Reading]:
@@ -292,3 +299,91 @@ def _configurations(name: str, record: Mapping[str, Any]) -> SavedRun:
     panel = Panel(label, "{} / fastest, times", tuple(found), 1.0, "the fastest")
     notes = ["medians; one marker for each configuration of blocks, warps and stages that was tried"]
     return _run(name, record, "Launch configurations, every one measured", [panel], notes)
+
+
+# --- Launch configurations, searched for ------------------------------------------------------------------------------
+
+
+def _searches(name: str, record: Mapping[str, Any]) -> SavedRun:
+    ratios, spent = [], []
+    for case in record["cases"]:
+        for kernel in case["kernels"]:
+            title = case["title"] + (f", {kernel['name']}" if len(case["kernels"]) > 1 else "")
+            for found in kernel["searches"]:
+                ratios.append(Reading(title, found["method"], found["ratio"], *found["interval"]))
+                spent.append(Reading(title, found["method"], *[found["seconds"]] * 3))
+    panels = [
+        Panel(
+            "time of the rule's / time of the chosen configuration (times)", "{}: rule / chosen, times", tuple(ratios),
+            1.0, "as fast as the rule's",
+        ),
+        Panel("the search, nothing compiled before (seconds)", "{}: seconds", tuple(spent)),
+    ]  # fmt: skip
+    titles = {**record, "cases": [{"title": title} for title in dict.fromkeys(reading.case for reading in ratios)]}
+    notes = ["medians of paired readings; a search keeps the rule's configuration where noise does not allow another"]
+    return _run(name, titles, "Launch configurations, searched for", panels, notes)
+
+
+# --- Searches for a configuration -------------------------------------------------------------------------------------
+
+
+def _searches(name: str, record: Mapping[str, Any]) -> SavedRun:
+    gains, efforts = [], []
+    for case in record["cases"]:
+        for kernel in case["kernels"]:
+            label = case["title"] if len(case["kernels"]) == 1 else f"{case['title']}, {kernel['name']}"
+            for entry in kernel["searches"]:
+                gains.append(Reading(label, entry["method"], entry["ratio"], *entry["interval"]))
+                efforts.append(Reading(label, entry["method"], *3 * [entry["compilations"]]))
+    gain = Panel("time of the rule / time of what was found (times)", "rule / {}, times", tuple(gains), 1.0, "no gain")
+    effort = Panel("configurations compiled (count)", "compiled, {}", tuple(efforts))
+    return _run(name, record, "What searches found, and what they took", [gain, effort], ["paired readings, in turns"])
+
+
+# --- Launches and graphs ----------------------------------------------------------------------------------------------
+
+
+def _graphs(name: str, record: Mapping[str, Any]) -> SavedRun:
+    comparisons = {"x * 2 + 1, 8 elements": record["region_8_elements"]}
+    for count, chain in record.get("chains", {}).items():
+        comparisons[f"{count} kernel{'s' * (count != '1')} in a row"] = chain["comparison"]
+    found = []
+    for label, comparison in comparisons.items():
+        for timing in comparison["timings"]:
+            if timing.get("median_s"):
+                ends = timing["median_interval_s"] or {"low": timing["median_s"], "high": timing["median_s"]}
+                values = (1e6 * seconds for seconds in (timing["median_s"], ends["low"], ends["high"]))
+                found.append(Reading(label, PEERS.get(timing["name"], timing["name"]), *values))
+    costs, notes = record.get("costs"), []
+    if costs:
+        notes = [
+            f"straight lines through the chains: t_launch = {costs['launch_s'] * 1e6:.3g} us, "
+            f"t_graph = {costs['graph_s'] * 1e6:.3g} us"
+        ]
+    return _run(name, record, "A call, with and without graphs", [Panel("time (us)", "{}, us", tuple(found))], notes)
+
+
+# --- Products of matrices ---------------------------------------------------------------------------------------------
+
+
+def _products(name: str, record: Mapping[str, Any]) -> SavedRun:
+    rates, ratios = [], []
+    for case in record["cases"]:
+        times = {
+            peer: (entry["median_s"], *entry["interval_s"])
+            for peer, entry in case["peers"].items()
+            if entry.get("median_s")
+        }
+        work = case["operations"] / 1e12
+        for peer, (median, low, high) in times.items():
+            rates.append(Reading(case["case"], PEERS.get(peer, peer), work / median, work / high, work / low))
+            if peer != "eager" and "eager" in times:
+                other, other_low, other_high = times["eager"]
+                ends = other_low / high, other_high / low
+                ratios.append(Reading(case["case"], PEERS.get(peer, peer), other / median, *ends))
+    panels = [
+        Panel("rate (TFLOP/s)", "{}, TFLOP/s", tuple(rates)),
+        Panel("time of eager / time (times)", "eager / {}, times", tuple(ratios), 1.0, "as fast as eager"),
+    ]
+    notes = ["intervals of ratios: quotients of the ends of both medians' intervals"]
+    return _run(name, record, "Products of matrices", panels, notes)
