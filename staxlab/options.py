@@ -160,6 +160,11 @@ def device_spec(target: str, options: Options | None = None) -> DeviceSpec:
             max_threads_per_multiprocessor=properties.max_threads_per_multi_processor,
             shared_memory_per_multiprocessor=getattr(properties, "shared_memory_per_multiprocessor", 0),
             l2_bytes=properties.L2_cache_size,
+            # Kilohertz, two transfers in each cycle, and bits; 0, which means unknown, where they are not told.
+            nominal_bandwidth=2e3
+            * getattr(properties, "memory_clock_rate", 0)
+            * getattr(properties, "memory_bus_width", 0)
+            / 8,
         )
     raise OptionError(_unknown_target(target))
 

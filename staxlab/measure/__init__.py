@@ -13,6 +13,10 @@ module              question
 ``transcendental``  How inaccurate is a formula in place of an operator? (Section 4.4, Table 4.2)
 ``accuracy``        How far are generated functions from exact values, over all exponents? (Section 8.1)
 ``inner_loop``      What is the inner loop made of, and what bounds its speed? (Section 8.1)
+``little``          How many bytes must be on their way for the bandwidth to be used? (Section 9.1)
+``occupancy``       How many warps of a kernel does a multiprocessor hold, and what limits them? (Section 9.1)
+``coalescing``      Which sectors of memory do the lanes of a warp touch? (Sections 9.1 and 9.3)
+``lowering_steps``  What did each step of Triton's compiler make of a kernel? (Section 9.2)
 ``launch_timeline`` What does launching cost, and what does a CUDA graph save? (Section 9.9)
 ``amortize``        When has compiling paid for itself? (Propositions 13.4, 13.5 and 13.6)
 ==================  ============================================================================================

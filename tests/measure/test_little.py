@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
+import torch
 
 from staxlab.codegen.triton.launch import bytes_in_flight_wanted
 from staxlab.errors import OptionError
@@ -63,6 +66,19 @@ def test_what_is_no_quantity_is_refused(given):
 def test_a_processor_is_no_gpu():
     with pytest.raises(OptionError, match="no GPU"):
         littles_law(host_device_spec())
+
+
+def test_a_device_that_is_here_tells_its_bandwidth(monkeypatch):
+    """2 transfers x 3201 MHz x 6144 bits = 4.917 TB/s. Nothing told is unknown, and the law takes its own."""
+    told = SimpleNamespace(
+        name="a card", major=9, minor=0, multi_processor_count=132, warp_size=32, max_threads_per_multi_processor=2048,
+        L2_cache_size=60 << 20, memory_clock_rate=3_201_000, memory_bus_width=6144,
+    )  # fmt: skip
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: told)
+    assert littles_law("cuda").bandwidth == pytest.approx(4.917e12, rel=1e-3)
+    del told.memory_clock_rate
+    assert littles_law("cuda").bandwidth == 3.35e12
 
 
 def sass(*instructions):
