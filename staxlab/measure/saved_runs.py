@@ -172,6 +172,8 @@ def saved_run(name: str, command: str = "", directory: Path | None = None) -> Sa
     record = read_result(name, directory)
     if record is None or not (record.get("measured", True) and record.get("device_present", True)):
         return NotMeasured(name, command)
+    if record.get("measured") is False:
+        raise OptionError(f"nothing was measured in {name}: it is a trial of its command, {record.get('command')}")
     reader = _reader(record)
     if reader is None:
         raise OptionError(
@@ -301,29 +303,6 @@ def _configurations(name: str, record: Mapping[str, Any]) -> SavedRun:
     return _run(name, record, "Launch configurations, every one measured", [panel], notes)
 
 
-# --- Launch configurations, searched for ------------------------------------------------------------------------------
-
-
-def _searches(name: str, record: Mapping[str, Any]) -> SavedRun:
-    ratios, spent = [], []
-    for case in record["cases"]:
-        for kernel in case["kernels"]:
-            title = case["title"] + (f", {kernel['name']}" if len(case["kernels"]) > 1 else "")
-            for found in kernel["searches"]:
-                ratios.append(Reading(title, found["method"], found["ratio"], *found["interval"]))
-                spent.append(Reading(title, found["method"], *[found["seconds"]] * 3))
-    panels = [
-        Panel(
-            "time of the rule's / time of the chosen configuration (times)", "{}: rule / chosen, times", tuple(ratios),
-            1.0, "as fast as the rule's",
-        ),
-        Panel("the search, nothing compiled before (seconds)", "{}: seconds", tuple(spent)),
-    ]  # fmt: skip
-    titles = {**record, "cases": [{"title": title} for title in dict.fromkeys(reading.case for reading in ratios)]}
-    notes = ["medians of paired readings; a search keeps the rule's configuration where noise does not allow another"]
-    return _run(name, titles, "Launch configurations, searched for", panels, notes)
-
-
 # --- Searches for a configuration -------------------------------------------------------------------------------------
 
 
@@ -337,7 +316,8 @@ def _searches(name: str, record: Mapping[str, Any]) -> SavedRun:
                 efforts.append(Reading(label, entry["method"], *3 * [entry["compilations"]]))
     gain = Panel("time of the rule / time of what was found (times)", "rule / {}, times", tuple(gains), 1.0, "no gain")
     effort = Panel("configurations compiled (count)", "compiled, {}", tuple(efforts))
-    return _run(name, record, "What searches found, and what they took", [gain, effort], ["paired readings, in turns"])
+    rows = {**record, "cases": [{"title": label} for label in dict.fromkeys(reading.case for reading in gains)]}
+    return _run(name, rows, "What searches found, and what they took", [gain, effort], ["paired readings, in turns"])
 
 
 # --- Launches and graphs ----------------------------------------------------------------------------------------------

@@ -26,6 +26,7 @@ def peers(**seconds):
 
 
 def written(directory, **record):
+    record = {"format": "staxlab-gpu-benchmark-1"} | record
     (directory / "example.json").write_text(json.dumps(MACHINE | record))
     return saved_run("example", directory=directory)
 
@@ -96,7 +97,90 @@ def test_what_is_not_there_says_so_and_is_false(tmp_path):
     assert "have not been measured yet" in read(missing._repr_mimebundle_()["text/html"]).text
 
 
-@pytest.mark.parametrize("content", ["{", "[]", '{"format": "of another kind"}', '{"cases": [{"peers": {}}]}'])
+def comparison(**seconds):
+    return {
+        "timings": [
+            {"name": name, "median_s": value, "median_interval_s": {"low": value / 2, "high": value * 2}}
+            for name, value in seconds.items()
+        ]
+    }
+
+
+OTHERS = {
+    "searches": (
+        {
+            "format": "staxlab-autotune-benchmark-1",
+            "cases": [
+                {
+                    "title": "one",
+                    "kernels": [
+                        {
+                            "name": "k",
+                            "searches": [
+                                {"method": "descent", "ratio": 1.25, "interval": [1.0, 1.5], "compilations": 7}
+                            ],
+                        }
+                    ],
+                }
+            ],
+        },
+        {("one", "descent"): "1.25 [1, 1.5]"},
+    ),
+    "graphs": (
+        {
+            "format": "staxlab-cuda-graphs-1",
+            "device_present": True,
+            "region_8_elements": comparison(eager=4e-6, staxlab_graphs=2e-6),
+            "chains": {"1": {"comparison": comparison(staxlab=8e-6)}, "2": {"comparison": comparison(staxlab=1e-5)}},
+            "costs": {"launch_s": 2e-6, "graph_s": 3e-6},
+        },
+        {
+            ("x * 2 + 1, 8 elements", "staxlab, CUDA graphs"): "2 [1, 4]",
+            ("2 kernels in a row", "staxlab"): "10 [5, 20]",
+        },
+    ),
+    "products": (
+        {
+            "format": "staxlab-gpu-matmul-1",
+            "measured": True,
+            "cases": [
+                {
+                    "case": "A B",
+                    "operations": 8e12,
+                    "peers": peers(eager=(4.0, 2.0, 8.0), template=(2.0, 2.0, 2.0)) | {"failed": {"problem": "none"}},
+                }
+            ],
+        },
+        {("A B", "eager"): "2 [1, 4]", ("A B", "template"): "4"},
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", OTHERS)
+def test_every_kind_of_run_that_a_command_writes_is_drawn(kind, tmp_path):
+    record, expected = OTHERS[kind]
+    run = written(tmp_path, **record)
+    for (case, series), cell in expected.items():
+        assert run.panels[0].cell(case, series) == cell
+    assert "drawing failed" not in run._repr_mimebundle_()["text/html"]
+
+
+@pytest.mark.parametrize("told", [{"measured": False}, {"device_present": False}])
+def test_a_trial_without_a_device_is_no_measurement(told, tmp_path):
+    record, _ = OTHERS["products"]
+    assert not written(tmp_path, **record | told)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "{",
+        "[]",
+        '{"format": "of another kind"}',
+        '{"format": "staxlab-training-1", "cases": [{"peers": {}}]}',
+        '{"format": "staxlab-splitting-benchmark-1", "cases": []}',
+    ],
+)
 def test_a_file_that_is_no_run_is_one_clear_message(tmp_path, content):
     (tmp_path / "broken.json").write_text(content)
     with pytest.raises(OptionError, match="broken") as caught:
@@ -108,3 +192,11 @@ def test_a_file_that_is_no_run_is_one_clear_message(tmp_path, content):
 def test_a_name_is_no_path(name):
     with pytest.raises(OptionError, match="no name of a result"):
         saved_run(name)
+
+
+def test_the_formats_are_those_that_the_commands_write():
+    from benchmarks import autotune, cuda_graphs, gpu, splitting
+    from staxlab.measure.saved_runs import _reader
+
+    for command in (autotune, cuda_graphs, gpu, splitting):
+        assert _reader({"format": command.FORMAT, "cases": []}) is not None, command.__name__
