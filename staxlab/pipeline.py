@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -188,6 +189,8 @@ def compile_region(
         compilation.last = "wrapper"
     try:
         _run_stages(compilation, STAGES, warned)
+        if options.search_method and "artifact" in compilation.records and not compilation.fallback:
+            _measure_products(compilation, warned)
     finally:
         # The sample belongs to the caller; a kept compilation must not keep the caller's tensors alive.
         compilation.sample = compilation.function = compilation.arguments = None
@@ -197,6 +200,30 @@ def compile_region(
     compilation.executor = _executor(compilation, warned)
     warn_about_fallbacks(compilation, warned)
     return compilation
+
+
+def _measure_products(compilation: Compilation, warned: dict | None) -> None:
+    """Under a search, keep of the ways of computing a region's products the one that is fastest on the sample."""
+    from .runtime.autotune_launch import EventTimer
+    from .runtime.autotune_products import choices_for, fastest
+
+    device, options = compilation.device, compilation.options
+    found: dict[str, Compilation] = {}
+    for choice in choices_for(compilation.operators, compilation.loops, options, device):
+        twin = Compilation(compilation.name, compilation.target, replace(options, matmul=choice), device)
+        twin.records["operators"], twin.last, twin.sample = compilation.operators, "artifact", compilation.sample
+        _run_stages(twin, _after("operators"), warned)
+        if "artifact" in twin.records and not twin.fallback:
+            found[choice] = twin
+    if len(found) < 2 or not compilation.sample:
+        return
+    inputs = [*compilation.sample, *_tensor_constants(compilation)]
+    runs = {choice: twin.artifact.call for choice, twin in found.items()}
+    with torch.no_grad():
+        chosen, decision, _ = fastest(runs, inputs, EventTimer(), subject=compilation.name)
+    twin = found[chosen]
+    twin.records["loops"] = replace(twin.loops, decisions=(*twin.loops.decisions, decision))
+    compilation.records |= {name: twin.records[name] for name in twin.records if name != "operators"}
 
 
 def _run_stages(compilation: Compilation, stages: tuple[Stage, ...], warned: dict | None) -> None:

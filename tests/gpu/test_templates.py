@@ -168,3 +168,19 @@ def test_no_candidate_spills_and_all_agree():
         launcher(a, b, out)
         within_the_bound(out, a, b)
         assert all(one.n_spills == 0 for one in launcher.compiled)
+
+
+@pytest.mark.parametrize("depth", [64, 2048])
+def test_a_search_measures_the_library_beside_the_templates(depth):
+    a, b, c = (filled(*s, dtype=torch.bfloat16) for s in ((2048, depth), (depth, 2048), (2048,)))
+
+    def f(a, b, c):
+        return torch.relu(a @ b + c)
+
+    compiled = staxlab.compile(f, options={"autotune": True})
+    torch.testing.assert_close(compiled(a, b, c), f(a, b, c), rtol=2e-2, atol=2e-2 * depth**0.5)
+    compilation = compiled.versions[0].compilation
+    decision = next(d for d in compilation.loops.decisions if d.topic == "matmul-search")
+    seconds = dict(decision.inputs)
+    assert "seconds, library" in seconds and len(seconds) >= 2
+    assert ("extern" in {k.language for k in compilation.kernels}) == (decision.choice == "library")
