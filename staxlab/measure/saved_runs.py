@@ -163,8 +163,8 @@ class NotMeasured(Tabular):
 def saved_run(name: str, command: str = "", directory: Path | None = None) -> SavedRun | NotMeasured:
     """A run by the name of its file, as ``"gpu_h200"``; a :class:`NotMeasured`, which is false, if there is none.
 
-    ``command`` is what would make the file. Raises OptionError for a name that is a path, for a damaged file, for one
-    that is no benchmark run of a kind that is known, and for a trial in which nothing was measured.
+    ``command`` is what would make the file. Raises OptionError for a name that is a path, for a damaged file and for
+    one that is no benchmark run of a kind that is known.
 
     >>> bool(saved_run("no_such_run"))
     False
@@ -172,8 +172,6 @@ def saved_run(name: str, command: str = "", directory: Path | None = None) -> Sa
     record = read_result(name, directory)
     if record is None or not (record.get("measured", True) and record.get("device_present", True)):
         return NotMeasured(name, command)
-    if record.get("measured") is False:
-        raise OptionError(f"nothing was measured in {name}: it is a trial of its command, {record.get('command')}")
     reader = _reader(record)
     if reader is None:
         raise OptionError(

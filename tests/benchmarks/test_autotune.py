@@ -32,20 +32,18 @@ def test_the_smoke_run_writes_a_file_that_says_that_nothing_was_measured(tmp_pat
     assert "coordinate" not in said and "descent" in said and "compilations" in said
 
 
-def test_a_measured_file_draws_itself_and_a_trial_is_refused(tmp_path):
+def test_a_measured_file_draws_itself_and_a_trial_is_no_result(tmp_path):
     """The record of a smoke run, once as it is and once with the word that a device would have put there."""
-    from staxlab.errors import OptionError
     from staxlab.measure.saved_runs import saved_run
 
     out = tmp_path / "autotune_card.json"
     autotune.main(["--smoke", "--readings", "2", "--methods", "candidates,descent", "--out", str(out)])
-    with pytest.raises(OptionError, match="nothing was measured"):
-        saved_run("autotune_card", directory=tmp_path)
+    assert not saved_run("autotune_card", directory=tmp_path)
     record = json.loads(out.read_text())
     out.write_text(json.dumps(record | {"measured": True}))
     run = saved_run("autotune_card", directory=tmp_path)
-    assert run.panels[0].series == ("candidates", "descent") and len(run.cases) == 3
-    assert "drawing failed" not in run._repr_mimebundle_()["text/html"] and "rule / chosen" in str(run)
+    assert run.panels[0].series == ("candidates", "descent") and len(run.cases) >= 3
+    assert "drawing failed" not in run._repr_mimebundle_()["text/html"] and "rule / descent" in str(run)
 
 
 @pytest.mark.slow
