@@ -65,7 +65,7 @@ class Trial:
     required: float = 0.0
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Search:
     """What a search did: ``trials`` in order, what was ``chosen`` at which ``cost`` (seconds; NaN if never measured).
 
@@ -140,6 +140,8 @@ class Search:
         from ..view.searches import text
 
         return text(self)
+
+    __repr__ = __str__
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
         from ..view import mimebundle

@@ -116,7 +116,7 @@ class Noisy:
         return self.cost(configuration) * (1 + self.noise * self.generator.uniform(-1, 1))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class SideBySide:
     """Several searches over one landscape: ``costs`` is the landscape where it is known (seconds), ``searches`` by
     method, ``best`` the smallest cost of all."""
@@ -147,6 +147,8 @@ class SideBySide:
         from ..view.searches import text
 
         return text(self)
+
+    __repr__ = __str__
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
         from ..view import mimebundle

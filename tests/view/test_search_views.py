@@ -24,7 +24,7 @@ def drawn(record):
     bundle = record._repr_mimebundle_()
     html = bundle["text/html"]
     assert "drawing failed" not in html and len(html) < SIZE_CAP and references(html) == [] and " at 0x" not in html
-    assert bundle["text/plain"] == str(record) == record.format()
+    assert bundle["text/plain"] == str(record) == repr(record) == record.format()
     assert view.html(record) == html
     for picture in read(html).find("svg"):
         assert picture.find("title") and picture.find("desc") and picture.attributes["aria-label"]
