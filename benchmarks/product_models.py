@@ -98,7 +98,7 @@ def stages_model(case: ProductCase, most: int = 8) -> dict[str, Any]:
     return {
         "most": budget.stages,
         "section": {str(s): budget.used(s) for s in counts},
-        "compiler": {str(s): compiled_shared_bytes(case.tile, 2, s) for s in counts},
+        "compiler": {str(s): compiled_shared_bytes(case.tile, 2, s, num_warps=case.warps) for s in counts},
     }
 
 

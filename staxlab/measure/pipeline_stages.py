@@ -140,18 +140,31 @@ def stage_budget(
     return StageBudget((rows, columns, depth), itemsize, spec, epilogue_bytes, reserved_bytes, instances, decision)
 
 
-def compiled_shared_bytes(
-    tile: Sequence[int], itemsize: int, stages: int, device: DeviceSpec | str = "sm_90", epilogue_bytes: int = 0
-) -> int:
-    """What Triton 3.9 allocates for such a loop, which is less than Section 9.8 reckons with.
+def multiplies_in_place(tile: Sequence[int], num_warps: int, device: DeviceSpec, tensor_cores: bool = True) -> bool:
+    """Whether tensor cores read the operands where they lie in shared memory: instructions of four warps (``wgmma``),
+    from compute capability 9 on, for tiles of 64 rows or more. ``tensor_cores``: float32 is not multiplied exactly."""
+    return tensor_cores and device.compute_capability >= 90 and tile[0] >= 64 and num_warps % 4 == 0
 
-    From compute capability 9 on the tensor cores read operands where they lie in shared memory: ``s`` buffers. Before,
-    a warp takes them into its registers first, which frees the buffer that is being computed: ``s - 1``. And the room
-    for laying out the result (``epilogue_bytes``) is that of the buffers, which nobody needs any more by then.
+
+def compiled_shared_bytes(
+    tile: Sequence[int],
+    itemsize: int,
+    stages: int,
+    device: DeviceSpec | str = "sm_90",
+    *,
+    num_warps: int = 4,
+    tensor_cores: bool = True,
+    epilogue_bytes: int = 0,
+) -> int:
+    """What Triton (3.6 and 3.9) allocates for such a loop, which is less than Section 9.8 reckons with.
+
+    Where operands are multiplied in place (:func:`multiplies_in_place`), there are ``s`` buffers. Elsewhere a warp
+    takes them into its registers first, which frees the buffer that is being computed: ``s - 1``. And the room for
+    laying out the result (``epilogue_bytes``) is that of the buffers, which nobody needs any more by then.
     """
     spec = GPU_SPECS[device] if isinstance(device, str) else device
-    buffers = stages if spec.compute_capability >= 90 else max(stages - 1, 1)
-    return max(buffers * stage_bytes(tile, itemsize), epilogue_bytes)
+    in_place = multiplies_in_place(tile, num_warps, spec, tensor_cores)
+    return max((stages if in_place else max(stages - 1, 1)) * stage_bytes(tile, itemsize), epilogue_bytes)
 
 
 def bytes_in_flight(tile: Sequence[int], itemsize: int, stages: int, instances: int = 1) -> int:

@@ -120,5 +120,12 @@ def _models(kernel: Kernel, product: Any) -> ProductModels:
         numbering(down, across, blocks["GROUP_M"], window),
         stage_budget(tile, itemsize=itemsize, device=device),
         launch["num_stages"],
-        compiled_shared_bytes(tile, itemsize, launch["num_stages"], device),
+        compiled_shared_bytes(
+            tile,
+            itemsize,
+            launch["num_stages"],
+            device,
+            num_warps=launch["num_warps"],
+            tensor_cores=not (product.form.operands.itemsize == 4 and launch["precision"] == "ieee"),
+        ),
     )

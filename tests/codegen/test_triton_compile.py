@@ -7,6 +7,7 @@ import re
 import pytest
 import torch
 
+import staxlab
 from staxlab.codegen.triton.source_files import source_path
 from staxlab.errors import CodegenError
 from staxlab.loops.ops import OPERATIONS
@@ -30,6 +31,17 @@ def test_every_step_of_the_compiler_is_kept():
     assert "tt.load" in steps["ttir"] and "#blocked" in steps["ttgir"] and "define" in steps["llir"]
     assert ".target sm_90" in steps["ptx"] and steps["cubin"][:4] == b"\x7fELF"
     assert steps["metadata"].name == "triton_per_fused_0"
+
+
+def test_the_same_text_for_other_elements_is_compiled_again():
+    """Both kernels convert what they read to float32, so that only the types of their pointers differ."""
+    texts, found = set(), []
+    for dtype in (torch.float16, torch.bfloat16):
+        x = torch.zeros(1024, dtype=dtype)
+        (kernel,) = staxlab.explain(lambda x: x.float() + 1, x, target="sm_90").kernels
+        texts.add(kernel.source)
+        found.append(aot_compile(kernel)["ptx"])
+    assert len(texts) == 1 and ["cvt.f32.f16" in ptx for ptx in found] == [True, False]
 
 
 def test_example_1_1_loads_whole_vectors_and_propagates_nan():

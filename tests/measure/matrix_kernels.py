@@ -25,7 +25,7 @@ DOT_LOOP = HEAD + (
     "    for start in range(0, K, BLOCK_K):\n"
     "        a = tl.load(a_ptr + rows[:, None] * 4096 + (start + deep)[None, :])\n"
     "        b = tl.load(b_ptr + (start + deep)[:, None] * 4096 + columns[None, :])\n"
-    "        total = tl.dot(a, b, total)\n"
+    '        total = tl.dot(a, b, total, input_precision="PRECISION")\n'
     "    tl.store(c_ptr + rows[:, None] * 4096 + columns[None, :], total)\n"
 )
 
@@ -48,12 +48,13 @@ def coordinates(grid_m, grid_n, group):
     )  # fmt: skip
 
 
-def dot_loop(tile, device, num_stages, dtype=torch.bfloat16, num_warps=8):
+def dot_loop(tile, device, num_stages, dtype=torch.bfloat16, num_warps=8, precision="ieee"):
     """The inner loop of a tiled product, for one tile."""
     rows, columns, depth = tile
     pointers = {"a_ptr": dtype, "b_ptr": dtype, "c_ptr": torch.float32}
     constants = {"BLOCK_M": rows, "BLOCK_N": columns, "BLOCK_K": depth}
+    text = DOT_LOOP.replace("PRECISION", precision)
     return kernel(
-        DOT_LOOP, "dot_loop", pointers, constants=constants, sizes={"K": 4096}, device=device, num_warps=num_warps,
+        text, "dot_loop", pointers, constants=constants, sizes={"K": 4096}, device=device, num_warps=num_warps,
         num_stages=num_stages,
     )  # fmt: skip

@@ -5,6 +5,7 @@ from __future__ import annotations
 from fractions import Fraction
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -12,11 +13,12 @@ from staxlab.errors import OptionError
 from staxlab.measure.pipeline_stages import (
     bytes_in_flight,
     compiled_shared_bytes,
+    multiplies_in_place,
     pipeline,
     stage_budget,
     stage_bytes,
 )
-from staxlab.options import DeviceSpec
+from staxlab.options import GPU_SPECS, DeviceSpec
 from tests.measure.matrix_kernels import dot_loop
 
 
@@ -47,18 +49,33 @@ def test_bytes_in_flight():
 
 
 @pytest.mark.parametrize("device", ["sm_80", "sm_90"])
-@pytest.mark.parametrize("tile", [(64, 64, 32), (128, 64, 64)])
-def test_what_the_compiler_takes(device, tile):
+@pytest.mark.parametrize(
+    ("tile", "warps"), [((64, 64, 32), 4), ((128, 64, 64), 4), ((32, 64, 32), 4), ((64, 64, 32), 2)]
+)
+def test_what_the_compiler_takes(device, tile, warps):
     pytest.importorskip("triton")
     from staxlab.codegen.triton.compile import aot_compile
 
     for stages in (2, 3, 4):
-        compiled = aot_compile(dot_loop(tile, device, stages, num_warps=4))
+        compiled = aot_compile(dot_loop(tile, device, stages, num_warps=warps))
         taken = compiled["metadata"].shared
-        epilogue = 4 * tile[0] * tile[1] if device == "sm_90" else 0
-        assert taken == compiled_shared_bytes(tile, 2, stages, device, epilogue), stages
+        in_place = multiplies_in_place(tile, warps, GPU_SPECS[device])
+        epilogue = 4 * tile[0] * tile[1] if in_place else 0
+        reckoned = compiled_shared_bytes(tile, 2, stages, device, num_warps=warps, epilogue_bytes=epilogue)
+        assert taken == reckoned, stages
         assert taken <= stages * stage_bytes(tile, 2) + epilogue, "the budget of Section 9.8 is on the safe side"
-        assert ("wgmma" in compiled["ptx"]) == (device == "sm_90") and "cp.async" in compiled["ptx"]
+        assert ("wgmma" in compiled["ptx"]) == in_place and "cp.async" in compiled["ptx"]
+
+
+def test_exact_float32_takes_no_tensor_cores():
+    pytest.importorskip("triton")
+    from staxlab.codegen.triton.compile import aot_compile
+
+    tile = (64, 64, 32)
+    for precision, tensor_cores in (("ieee", False), ("tf32", True)):
+        compiled = aot_compile(dot_loop(tile, "sm_90", 4, torch.float32, 4, precision))
+        reckoned = compiled_shared_bytes(tile, 4, 4, num_warps=4, tensor_cores=tensor_cores)
+        assert compiled["metadata"].shared == reckoned and ("wgmma" in compiled["ptx"]) == tensor_cores
 
 
 times = st.fractions(min_value=0, max_value=20, max_denominator=4)

@@ -41,7 +41,8 @@ def aot_compile(kernel: Kernel, capability: int | None = None) -> dict[str, Any]
     capability = capability or kernel.device.compute_capability
     if not capability:
         raise CodegenError(f"{kernel.name}: no compute capability to compile for", remedy="give one, as 80 or 90")
-    key = (source_hash(kernel), capability, _configuration(kernel))
+    # The same text compiles differently for pointers to other types of elements.
+    key = (source_hash(kernel), capability, _configuration(kernel), tuple(signature(kernel).items()))
     if key not in _compiled:
         _compiled[key] = _compile(kernel, capability)
     return _compiled[key]
