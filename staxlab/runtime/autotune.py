@@ -420,7 +420,8 @@ def successive_halving(
     total = sum(stage.total for stage in plan)
     shown = ", ".join(f"{stage.configurations} x {stage.readings}" for stage in plan)
     promise = f"configurations x readings by round: {shown or 'none'}; {total} readings in all"
-    return course.run(steps, guarantee=promise, bound=total)
+    found = course.run(steps, guarantee=promise, bound=total)
+    return replace(found, statistic="the median of its readings so far") if course.meter.noisy else found
 
 
 def _joined(before: Estimate, now: Estimate, meter: Any) -> Estimate:

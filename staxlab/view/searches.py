@@ -9,6 +9,7 @@ from typing import Any
 from ..measure.tables import Table, seconds_text
 from ..runtime.autotune import Search
 from ..runtime.autotune_landscapes import SideBySide
+from ..specialize.report import counted
 from .document import Pane, View
 from .markup import element, join
 from .measures import table_markup
@@ -31,11 +32,12 @@ def trials_table(record: Search) -> Table:
         rows.append((str(k + 1), words, seconds_text(trial.cost), trial.readings, noise, required, trial.verdict))
     left_out = len(record.trials) - len(kept)
     cost = "not measured" if math.isnan(record.cost) else seconds_text(record.cost)
-    bound = "" if record.bound is None else f" of at most {record.bound}"
-    counted = f"{record.acceptances}{bound if record.method == 'descent' else ''} acceptances"
+    most = f" of at most {record.bound}" if record.method == "descent" else ""
+    taken = counted(record.acceptances, "acceptance")
     notes = [
         f"chosen: {record.space.words(record.chosen)}, {cost}: {record.reason}",
-        f"{counted}, {record.evaluations} evaluations, {record.compilations} configurations of {record.space.size}",
+        f"{taken}{most}, {counted(record.evaluations, 'evaluation')}, {record.compilations} of {record.space.size} "
+        "configurations",
         f"it began where {words_of(record.before)} ended" if record.before else "",
         record.guarantee,
         f"a cost is {record.statistic}" if record.trials else "",
@@ -44,7 +46,7 @@ def trials_table(record: Search) -> Table:
         "" if record.complete else "interrupted: what was tried until then",
     ]
     columns = ("trial", "configuration", "time", "readings", "noise", "required gain", "verdict")
-    return Table.build(f"Search: {words_of(record)}", columns, rows, notes)
+    return Table.build(f"Search: {words_of(record)}", columns, rows, notes, text_columns=2)
 
 
 def comparison_table(record: SideBySide) -> Table:
