@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from fractions import Fraction
 
@@ -25,6 +26,7 @@ from staxlab.runtime.autotune import (
 )
 from staxlab.runtime.autotune_landscapes import Noisy, RegisterCliff, Table, side_by_side
 from staxlab.runtime.autotune_noise import Estimate, Exact, Interleaved, judge, noise_threshold
+from staxlab.runtime.autotune_record import from_json, to_json
 
 SQUARE = ConfigurationSpace.of(a=(1, 2, 4, 8), b=(1, 2, 4, 8))
 
@@ -409,3 +411,18 @@ def test_an_exact_cost_is_asked_once_for_each():
     meter = Exact(lambda c: 2.0)
     meter.together([(1,), (1,), (2,)])
     assert meter.evaluations == meter.configurations == 2
+
+
+@given(landscapes(), st.integers(0, 2**30))
+def test_every_search_survives_its_file(case, seed):
+    space, costs = case
+    start = next(iter(space))
+    noisy = Interleaved(Noisy(costs.__getitem__, 0.1, seed), readings=3)
+    for found in (
+        select(list(space), costs.__getitem__, space=space),
+        coordinate_descent(space, start, noisy),
+        random_search(space, costs.__getitem__, samples=3, seed=seed),
+        successive_halving(list(space), noisy, space=space),
+        exhaustive(space, costs.__getitem__, start=start),
+    ):
+        assert from_json(json.loads(json.dumps(to_json(found), allow_nan=False))) == found
