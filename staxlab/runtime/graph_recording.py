@@ -191,7 +191,7 @@ def describe_results(delivered: Iterable[Any], inputs: Sequence[torch.Tensor]) -
             offset = result.storage_offset() - found[base].tensor.storage_offset()
             found.append(_ViewOfResult(base, tuple(result.shape), result.stride(), offset))
         else:
-            found.append(_Ours(result))
+            found.append(_Ours(result.data))  # not the result itself: a view would hold its base as well
     return tuple(found)
 
 
@@ -232,3 +232,23 @@ def place_for(tensor: torch.Tensor) -> torch.Tensor:
     shift = tensor.data_ptr() % ALIGNMENT // size
     memory = torch.empty(span(tensor) + shift, dtype=tensor.dtype, device=tensor.device)
     return memory.as_strided(tuple(tensor.shape), tensor.stride(), shift)
+
+
+def copied_out(results: Sequence[Any], recording: Recording) -> tuple[Any, ...]:
+    """Results in memory of their own. Those that look at one another's memory still do, and views of inputs stay."""
+    ours = {storage.address for storage in recording.storages}
+    bases: dict[int, torch.Tensor] = {}
+    found: list[Any] = []
+    for result in results:
+        storage = result.untyped_storage() if isinstance(result, torch.Tensor) else None
+        if storage is None or storage._cdata not in ours:
+            found.append(result)
+            continue
+        itemsize = result.dtype.itemsize
+        base = bases.get(storage._cdata)
+        if base is None:
+            size = storage.nbytes() // itemsize
+            base = bases[storage._cdata] = result.as_strided((size,), (1,), 0).clone()
+        base = base.view(result.dtype)
+        found.append(base.as_strided(tuple(result.shape), result.stride(), result.storage_offset()))
+    return tuple(found)

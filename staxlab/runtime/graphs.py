@@ -16,11 +16,13 @@ recorded for nothing, either.
 Results lie in the graph's memory, and the next replay writes there again. A caller who still holds the last result must
 not find other values in it, so a recording whose results are held is not replayed. ``y = f(x)`` in a loop holds the old
 ``y`` until the new one is there: two recordings that take turns serve that. Whoever holds more has the call run as it
-is, with new memory for its results, and is told so once. With ``graph_outputs="copy"`` results are copied out instead.
+is, with new memory for its results, and is told so once. With ``graph_outputs="copy"`` results are copied out instead;
+what a forward half keeps for its backward stays, or else the backward would find it elsewhere every time.
 
 With ``graph_inputs="copy"`` the inputs that are found at changing addresses are copied to a fixed place before each
 replay. That is worth it for small inputs; those that stay where they are (parameters) and those that the program
-modifies are still compared by address.
+modifies are still compared by address. In a backward half this is done with small upstream gradients in any case: it is
+autograd that makes them, and nobody can tell it where.
 
 States: *warming up* until the first recording, *recording* during one, *replaying* afterwards. If recording or
 replaying fails, the state is *fallback* for good, with one warning that names the cause.
@@ -37,17 +39,16 @@ import collections
 import os
 import threading
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from ..errors import GraphWarning
-from ..options import Decision
 from ..provenance import SourceLocation, warn_user
 from .graph_checks import GraphCheck, check_region
 from .graph_devices import CudaGraphDevice, GraphDevice, Run
-from .graph_recording import Recording, describe_results, place_for, storages_of
+from .graph_recording import Recording, copied_out, describe_results, place_for, storages_of
+from .graph_report import GraphReport, RecordingInfo
 
 WARMING_UP, RECORDING, REPLAYING, FALLBACK = "warming up", "recording", "replaying", "fallback"
 REFUSED, NOT_HERE = "refused", "checked only"
@@ -56,6 +57,7 @@ REFUSED, NOT_HERE = "refused", "checked only"
 MOST_RECORDINGS, MOST_TURNS = 8, 2
 #: So often must addresses come again, all recordings being in use for others, before they take the oldest one's place.
 PATIENCE = 16
+SMALL = 4096  # bytes of an upstream gradient that is copied rather than compared by address
 _REMEMBERED = 64  # addresses that have been seen and not recorded
 
 # Why a call ran as it is.
@@ -73,9 +75,11 @@ class GraphedRegion:
 
     ``run`` is the region; ``name`` and ``where`` say in messages which. ``inputs`` is "check" or "copy", ``outputs``
     "reuse" or "copy". ``guarded`` says that whoever calls has checked number, shapes and strides of the inputs, as a
-    specialization key does; else they are compared as well. ``fixed`` are inputs that must never be copied, since the
-    region writes into their memory; None: those whose version counters the first call raises. ``check`` is the static
-    check, with the random generators to register. Thread-safe. The guard costs O(number of inputs).
+    specialization key does; else they are compared as well. ``movable`` are the inputs that are copied where they are
+    found at changing addresses, and must not be any whose memory the region writes into; None: with ``inputs="copy"``
+    all whose version counters the first call does not raise, else none. ``visible``: so many of the results, the first
+    ones, go to the user (None: all). ``check`` is the static check, with the random generators to register.
+    Thread-safe. The guard costs O(number of inputs).
     """
 
     def __init__(
@@ -88,7 +92,8 @@ class GraphedRegion:
         inputs: str = "check",
         outputs: str = "reuse",
         guarded: bool = False,
-        fixed: frozenset[int] | None = None,
+        movable: frozenset[int] | None = None,
+        visible: int | None = None,
         check: GraphCheck | None = None,
         most_recordings: int = MOST_RECORDINGS,
     ):
@@ -99,14 +104,14 @@ class GraphedRegion:
         self.direct: collections.Counter[str] = collections.Counter()
         self.replays = 0
         self.dropped = 0
-        self._guarded = guarded
+        self._guarded, self._visible = guarded, visible
         self._most = most_recordings
         self._lock = threading.Lock()
         self._process = os.getpid()
         self._recordings: dict[tuple, list[Recording]] = {}
         self._seen: collections.OrderedDict[tuple, int] = collections.OrderedDict()
         self._varying: frozenset[int] = frozenset()
-        self._fixed = fixed
+        self._movable = frozenset() if movable is None and inputs == "check" else movable
         self._last_pointers: tuple[int, ...] | None = None
         self._layout: tuple | None = None
         self._stream: Any = None
@@ -141,10 +146,10 @@ class GraphedRegion:
         versions = _versions(given)
         results = self.device.warm_up(self.run, [*given])  # `given` holds them until the streams are in order
         self._is_warm = True
-        if self._fixed is None:
-            changed = enumerate(zip(versions, _versions(given), given, strict=True))
+        if self._movable is None:
+            seen = enumerate(zip(versions, _versions(given), given, strict=True))
             # An inference tensor has no counter to tell by.
-            self._fixed = frozenset(place for place, (a, b, x) in changed if a != b or x.is_inference())
+            self._movable = frozenset(place for place, (a, b, x) in seen if a == b and not x.is_inference())
         return results
 
     def _choose(self, given: list[Any]) -> tuple[Recording | None, str]:
@@ -155,7 +160,7 @@ class GraphedRegion:
         key = self._key(pointers)
         found = self._recordings.get(key)
         if found is None:
-            if self.inputs == "copy":
+            if self._movable is None or self._movable:
                 key = self._learn(key, pointers)
             times = self._seen[key] = self._seen.pop(key, 0) + 1
             if len(self._seen) > _REMEMBERED:
@@ -187,7 +192,7 @@ class GraphedRegion:
         if last is None or len(last) != len(pointers):
             return key
         moved = {place for place, (a, b) in enumerate(zip(last, pointers, strict=True)) if a != b}
-        moved -= (self._fixed or frozenset()) | self._varying
+        moved = (moved & self._movable) - self._varying if self._movable else set()
         if not moved:
             return key
         self._varying |= moved
@@ -246,7 +251,9 @@ class GraphedRegion:
         recording.last_used = self.replays
         recording.count_writes(given)
         results = recording.give_out(given)
-        return _copied(results, recording) if self.outputs == "copy" else results
+        if self.outputs != "copy":
+            return results
+        return (*copied_out(results[: self._visible], recording), *results[len(results[: self._visible]) :])
 
     def _order(self) -> None:
         """Let the current stream wait for the one of the last replay, whose memory is about to be used again."""
@@ -329,97 +336,7 @@ def _handed_over(values: list[Any]) -> Iterator[Any]:
         yield values.pop()
 
 
-def _copied(results: Sequence[Any], recording: Recording) -> tuple[Any, ...]:
-    """Results in memory of their own. Those that look at one another's memory still do, and views of inputs stay."""
-    ours = {storage.address for storage in recording.storages}
-    bases: dict[int, torch.Tensor] = {}
-    found: list[Any] = []
-    for result in results:
-        storage = result.untyped_storage() if isinstance(result, torch.Tensor) else None
-        if storage is None or storage._cdata not in ours:
-            found.append(result)
-            continue
-        itemsize = result.dtype.itemsize
-        base = bases.get(storage._cdata)
-        if base is None:
-            size = storage.nbytes() // itemsize
-            base = bases[storage._cdata] = result.as_strided((size,), (1,), 0).clone()
-        base = base.view(result.dtype)
-        found.append(base.as_strided(tuple(result.shape), result.stride(), result.storage_offset()))
-    return tuple(found)
-
-
-# -- what is shown -----------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class RecordingInfo:
-    """A recording: how often it was replayed, inputs copied before each replay (number, bytes), bytes of the results in
-    its memory, and whether somebody holds some of them."""
-
-    number: int
-    replays: int
-    copied_inputs: int
-    copied_bytes: int
-    result_bytes: int
-    held: bool
-
-
-@dataclass(frozen=True)
-class GraphReport:
-    """How a region has fared with CUDA Graphs: ``state``, the static ``check`` with its reasons, the recordings, calls
-    that were replayed, calls that ran as they are by reason, and recordings given up for others."""
-
-    name: str
-    where: SourceLocation | None
-    state: str
-    cause: str
-    check: GraphCheck
-    inputs: str = "check"
-    outputs: str = "reuse"
-    recordings: tuple[RecordingInfo, ...] = ()
-    replays: int = 0
-    direct: tuple[tuple[str, int], ...] = ()
-    dropped: int = 0
-
-    @property
-    def direct_calls(self) -> int:
-        return sum(count for _, count in self.direct)
-
-    @property
-    def decisions(self) -> tuple[Decision, ...]:
-        return self.check.decisions
-
-    def summary(self) -> str:
-        if not self.check.allowed:
-            return f"{self.state}: {self.check.obstacles[0]}"
-        if self.cause:
-            return f"{self.state}: {self.cause}"
-        recordings = f"{len(self.recordings)} recording{'' if len(self.recordings) == 1 else 's'}"
-        return f"{self.state}, {recordings}, {self.replays} calls replayed, {self.direct_calls} run as they are"
-
-    def format(self) -> str:
-        """The same as text."""
-        lines = [f"CUDA Graphs of {self.name}" + (f" ({self.where})" if self.where else "") + f": {self.summary()}"]
-        lines += [f"  {decision}" for decision in self.decisions]
-        lines += [f"  remedy: {obstacle.remedy}" for obstacle in self.check.obstacles[:1]]
-        lines.append(f"  inputs: {self.inputs}, outputs: {self.outputs}")
-        for info in self.recordings:
-            copies = f", {info.copied_inputs} inputs ({info.copied_bytes:,} bytes) copied in" * bool(info.copied_inputs)
-            held = ", results held" if info.held else ""
-            results = f"{info.result_bytes:,} bytes of results"
-            lines.append(f"  recording {info.number}: {info.replays} replays, {results}{copies}{held}")
-        lines += [f"  run as it is, {count} times: {reason}" for reason, count in self.direct]
-        if self.dropped:
-            lines.append(f"  {self.dropped} recordings given up")
-        return "\n".join(lines)
-
-    __str__ = format
-
-    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
-        from ..view import mimebundle
-
-        return mimebundle(self)
+# -- compilations ------------------------------------------------------------------------------------------------------
 
 
 def graphed_call(compilation: Any) -> Run:
@@ -429,15 +346,20 @@ def graphed_call(compilation: Any) -> Run:
     if not compilation.options.cuda_graphs:
         return call
     check = check_region(compilation)
-    if not check.allowed:
+    device = graph_device(compilation) if check.allowed else None
+    if device is None:
         return call
+    compilation.graphed = graphed_region(compilation, call, device, check)
+    return compilation.graphed
+
+
+def graph_device(compilation: Any) -> GraphDevice | None:
+    """The card that a compilation's kernels run on; None if it launches nothing on any."""
     devices = {torch.device(layout.device) for layout in compilation.schedule.layouts.values()}
     device = next(iter(devices), None)
     if device is None or device.type != "cuda":
-        return call  # nothing to launch
-    index = torch.cuda.current_device() if device.index is None else device.index
-    compilation.graphed = graphed_region(compilation, call, CudaGraphDevice(index), check)
-    return compilation.graphed
+        return None
+    return CudaGraphDevice(torch.cuda.current_device() if device.index is None else device.index)
 
 
 def graphed_region(compilation: Any, call: Run, device: GraphDevice, check: GraphCheck | None = None) -> GraphedRegion:
@@ -451,15 +373,25 @@ def graphed_region(compilation: Any, call: Run, device: GraphDevice, check: Grap
         inputs=options.graph_inputs,
         outputs=options.graph_outputs,
         guarded=True,
-        fixed=_written_inputs(compilation),
+        movable=_movable_inputs(compilation),
+        visible=None if compilation.partition is None else len(compilation.joint.outputs),
         check=check or check_region(compilation),
     )
 
 
-def _written_inputs(compilation: Any) -> frozenset[int]:
-    """The inputs whose memory the region writes into: those the program modifies, and those that are left to it."""
+def _movable_inputs(compilation: Any) -> frozenset[int]:
+    """The inputs that may be copied: none whose memory the region writes into (because the program modifies them, or
+    they are left to it); of the others all with ``graph_inputs="copy"``, else small upstream gradients."""
+    schedule = compilation.schedule
     written = {node.args[0].name for node in compilation.operators.write_backs} | set(compilation.owned_inputs)
-    return frozenset(place for place, name in enumerate(compilation.schedule.inputs) if name in written)
+    names = [(place, name) for place, name in enumerate(schedule.inputs) if name not in written]
+    if compilation.options.graph_inputs == "copy":
+        return frozenset(place for place, _ in names)
+    if compilation.capture is not None:
+        return frozenset()
+    layouts = schedule.layouts
+    small = {name for _, name in names if layouts[name].storage_elements * layouts[name].dtype.itemsize <= SMALL}
+    return frozenset(place for place, name in names if name in small and name.startswith("tangents_"))
 
 
 def graph_report(compilation: Any) -> GraphReport | None:

@@ -24,7 +24,8 @@ shapes depend on data.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,7 +34,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 from torch.utils._pytree import tree_map_only
 
 from ..errors import OptionError
-from ..operators.basis import is_view, written_arguments
+from ..operators.basis import is_random, is_view, written_arguments
 from .graph_checks import SYNCHRONIZING
 from .graph_devices import Run
 from .graphs import GraphedRegion, graphed_region
@@ -65,7 +66,8 @@ class _Noting(TorchDispatchMode):
         if written:
             self.device.note(func, args, kwargs)
             return written[0] if len(func._schema.returns) == 1 else tuple(written[: len(func._schema.returns)])
-        results = func(*args, **kwargs)  # for its layout only
+        with _same_random_state(func):
+            results = func(*args, **kwargs)  # for its layout only
         several = results if isinstance(results, (tuple, list)) else (results,)
         tensors = [r if isinstance(r, torch.Tensor) else None for r in several]
         self.device.note(_into, (func, args, kwargs, tensors), {})
@@ -73,6 +75,15 @@ class _Noting(TorchDispatchMode):
             if tensor is not None and tensor.numel():
                 tensor.view(-1).view(torch.uint8).fill_(0xA5) if tensor.is_contiguous() else tensor.fill_(77)
         return results
+
+
+@contextlib.contextmanager
+def _same_random_state(func: Any) -> Iterator[None]:
+    """The generator is where it was afterwards: recording draws nothing."""
+    state = torch.get_rng_state() if is_random(func) else None
+    yield
+    if state is not None:
+        torch.set_rng_state(state)
 
 
 def _into(func: Any, args: tuple, kwargs: dict, targets: list[torch.Tensor | None]) -> None:

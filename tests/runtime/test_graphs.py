@@ -206,6 +206,17 @@ def test_two_results_in_one_memory_stay_so():
             del y, tail, square
 
 
+def test_a_result_that_is_a_view_of_what_stays_inside_is_not_held_by_it():
+    x = torch.arange(4.0)
+    f, _ = region(simple(lambda x: ((x + 1)[1:], (x * 2).view(2, 2))))
+    for call in range(6):
+        x.fill_(call)
+        tail, square = f([x])
+        assert tail.tolist() == [call + 1.0] * 3 and square.tolist() == [[2.0 * call] * 2] * 2
+        del tail, square
+    assert f.replays == 5 and len(f.report().recordings) == 1
+
+
 def test_writes_into_one_result_are_counted_for_those_that_look_at_it():
     x = torch.arange(4.0)
     f, _ = region(simple(lambda x: ((y := x + 1), y[2:])))
