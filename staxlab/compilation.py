@@ -194,8 +194,8 @@ class Compilation:
 
     @property
     def graphs(self) -> Any:
-        """How the region fares with CUDA Graphs (Section 9.9, :class:`staxlab.runtime.graphs.GraphReport`), or would,
-        if the target is not here; None where the options do not ask for them."""
+        """How the region fares with CUDA Graphs (Section 9.9, a :class:`staxlab.runtime.graph_report.GraphReport`), or
+        would, if the target is not here; None where the options do not ask for them."""
         from .runtime.graphs import graph_report
 
         return graph_report(self)
