@@ -1,14 +1,15 @@
 """Searching for launch configurations on a CUDA device: what each method finds, and what it spends (Section 9.6).
 
     python -m benchmarks.autotune --out benchmarks/results/autotune_h200.json
-    python -m benchmarks.autotune --fused --only softmax     only reductions that share a kernel, of these one
+    python -m benchmarks.autotune --all --only softmax       all cases of benchmarks.gpu, of these those of one name
     python -m benchmarks.autotune --smoke                    no GPU: small cases, interpreted, a made-up clock
 
 For every kernel of a case: the rule's configuration against what the candidate set, coordinate descent, random search
 (60 draws), successive halving, and all of a small space around the rule's end with. Every method begins with nothing
 compiled. The chosen configurations are then timed beside the rule's, in turns, by CUDA events; a ratio above 1 says how
-many times as long the rule's takes, with the interval of the median of pairwise ratios (Proposition 13.2). With
-``--smoke`` nothing is measured: the file says so, and its seconds mean nothing.
+many times as long the rule's takes, with the interval of the median of pairwise ratios (Proposition 13.2). A
+kernel takes some hundred compilations, most of them for random search and for the small space: ``--methods`` and
+``--only`` divide the work. With ``--smoke`` nothing is measured: the file says so, and its seconds mean nothing.
 """
 
 from __future__ import annotations
@@ -27,11 +28,11 @@ from typing import Any
 
 import torch
 
-from benchmarks.gpu import GpuCase, all_cases, from_table, fused_cases, transpose_add
+from benchmarks.gpu_cases import GpuCase, all_cases, from_table, fused_cases, norm_case, transpose_add
 
 FORMAT = "staxlab-autotune-benchmark-1"
 METHODS = ("candidates", "descent", "random", "halving", "exhaustive")
-SMALL_SPACE = 96  # configurations that are all tried
+SMALL_SPACE = 48  # configurations that are all tried
 
 Launch = Callable[..., None]
 
@@ -218,10 +219,17 @@ def measure(case: GpuCase, device: Any, methods: Sequence[str], readings: int) -
 # --- The command ------------------------------------------------------------------------------------------------------
 
 
-def tuning_cases() -> list[GpuCase]:
-    """The cases of ``benchmarks.gpu``, those that share kernels among them, each once."""
-    found = {case.title: case for case in (*all_cases(), *fused_cases())}
-    return list(found.values())
+def tuning_cases(everything: bool = False) -> list[GpuCase]:
+    """One case of each form and of a few sizes, or all that ``benchmarks.gpu`` has, each once."""
+    if everything:
+        return list({case.title: case for case in (*all_cases(), *fused_cases())}.values())
+    large = (65536, 2048)
+    return [
+        from_table("example_1_1", large), from_table("example_1_1", (8192, 2048)),
+        from_table("row_sum", (16384, 8192)), from_table("add", large), from_table("exp", large), transpose_add(16384),
+        from_table("softmax_library", (16384, 1000)), from_table("softmax_library", (4096, 32768)),
+        norm_case((65536, 1024), torch.bfloat16),
+    ]  # fmt: skip
 
 
 def smoke_cases() -> list[GpuCase]:
@@ -252,7 +260,7 @@ def main(arguments: list[str] | None = None) -> int:
     p = argparse.ArgumentParser(prog="python -m benchmarks.autotune", description=__doc__.split("\n")[0])
     p.add_argument("--readings", type=int, default=9, help="of each side of a comparison (default 9)")
     p.add_argument("--methods", default=",".join(METHODS), help=f"of {', '.join(METHODS)}")
-    p.add_argument("--fused", action="store_true", help="the cases in which reductions share a kernel, alone")
+    p.add_argument("--all", action="store_true", help="every case of benchmarks.gpu")
     p.add_argument("--only", default="", help="only cases whose title contains this")
     p.add_argument("--smoke", action="store_true", help="no GPU: small cases, interpreted, a made-up clock")
     p.add_argument("--out", type=Path)
@@ -269,7 +277,7 @@ def main(arguments: list[str] | None = None) -> int:
     from benchmarks.records import header, save
 
     device = Pretended() if options.smoke else Cuda()
-    cases = smoke_cases() if options.smoke else fused_cases() if options.fused else tuning_cases()
+    cases = smoke_cases() if options.smoke else tuning_cases(options.all)
     record: dict[str, Any] = {
         **header(FORMAT, device.name), "measured": device.measured, "readings": options.readings, "cases": [],
     }  # fmt: skip

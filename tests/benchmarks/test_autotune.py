@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("triton")
 
 from benchmarks import autotune
-from benchmarks.gpu import from_table
+from benchmarks.gpu_cases import from_table
 
 
 def test_the_smoke_run_writes_a_file_that_says_that_nothing_was_measured(tmp_path, capsys):
@@ -65,8 +65,8 @@ def test_small_spaces_are_small_and_hold_the_rule():
 
 
 def test_every_case_has_a_title_of_its_own_and_a_summary_is_a_geometric_mean():
-    titles = [case.title for case in autotune.tuning_cases()]
-    assert len(set(titles)) == len(titles) > 20
+    titles, every = ([case.title for case in autotune.tuning_cases(everything)] for everything in (False, True))
+    assert len(set(every)) == len(every) > 20 and len(set(titles)) == len(titles) and set(titles) <= set(every)
     entries = [{"method": "descent", "ratio": ratio} for ratio in (0.5, 2.0, 1.0)]
     record = {"cases": [{"kernels": [{"searches": [entry]} for entry in entries]}]}
     assert "descent 1.000 of 3 kernels" in autotune.summary(record, ["descent", "random"])
