@@ -151,10 +151,10 @@ class Occupancy:
 
     @property
     def in_flight(self) -> LittlesLaw:
-        """Little's law on this device with this kernel's point on the curve; without one where an accelerator fetches
-        the tiles, so that no thread's loads say how much is on its way."""
+        """Little's law on this device with this kernel's point on the curve; without one where nothing is loaded, or an
+        accelerator fetches the tiles, so that no thread's loads say how much is on its way."""
         here = InFlight(self.usage.kernel, self.loads.bytes, self.resident_blocks * self.usage.warps)
-        points = () if self.loads.by_accelerator else (here,)
+        points = () if self.loads.by_accelerator or not self.loads.issued else (here,)
         return littles_law(self.device, warps=max(here.resident_warps, 1), points=points)
 
     def with_usage(
@@ -199,13 +199,16 @@ class Occupancy:
 
     def facts(self) -> list[str]:
         """What follows from the numbers, in sentences."""
-        fetched = "whole tiles are fetched by the tensor memory accelerator, which no thread's loads show"
+        loads = self.loads
+        if loads.by_accelerator:
+            fetched = "whole tiles are fetched by the tensor memory accelerator, which no thread's loads show"
+        elif not loads.issued:
+            fetched = "the kernel loads nothing"
+        else:
+            fetched = f"a thread has at most {loads.bytes} bytes on their way, in {loads.loads} "
+            fetched += f"load{'' if loads.loads == 1 else 's'} (the text loads {loads.issued} bytes)"
         found = [
-            fetched
-            if self.loads.by_accelerator
-            else f"a thread has at most {self.loads.bytes} bytes on their way, in {self.loads.loads} "
-            f"load{'' if self.loads.loads == 1 else 's'} "
-            f"(the text loads {self.loads.issued} bytes)",
+            fetched,
             f"the grid of {self.instances:,} instances fills the {self.device.multiprocessors} multiprocessors "
             f"{self.waves:.3g} times; at most {self.resident_blocks} of its blocks on each",
         ]

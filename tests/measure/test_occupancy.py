@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+import torch
 
+import staxlab
 from staxlab.codegen.triton.resources import Resources
 from staxlab.errors import CodegenError, OptionError
 from staxlab.measure.occupancy import LIMITS, block_limits, limits_of, occupancy
@@ -116,6 +118,14 @@ def test_one_warp_blocks_are_limited_by_their_number():
     found = kernel.occupancy()
     assert found.usage.warps == 1 or found.blocks <= 32
     assert found.with_usage(warps=1).warps == 32 and "blocks" in found.with_usage(warps=1).binding
+
+
+def test_a_kernel_that_loads_nothing_says_so():
+    pytest.importorskip("triton")
+    filled = staxlab.explain(lambda: torch.arange(5000, dtype=torch.float32) * 2, target="sm_90").kernels[0]
+    found = filled.occupancy()
+    assert found.loads.issued == 0 and found.in_flight.points == () and "loads nothing" in str(found)
+    assert panes_of(found).panes[0].body
 
 
 def test_it_draws_and_prints(tile):
