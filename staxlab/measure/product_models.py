@@ -26,7 +26,8 @@ from .tables import Table, Tabular, bytes_text
 @dataclass(frozen=True, repr=False)
 class ProductModels(Tabular):
     """The models of one kernel. ``batch`` products of the same sizes run in it; the others are about one of them.
-    ``num_stages`` is what the kernel asks for, ``shared`` the bytes that takes (see :mod:`.pipeline_stages`)."""
+    ``num_stages`` is what the kernel asks for, ``shared`` the bytes of its buffers (see :mod:`.pipeline_stages`). A
+    persistent kernel also keeps room for its result, since the next tile's loads are under way meanwhile."""
 
     kernel: str
     device: DeviceSpec
@@ -63,7 +64,7 @@ class ProductModels(Tabular):
             (f"read by {order.window} at a time", f"{len(reads.rows)} + {len(reads.columns)} = {reads.total}",
              f"row-major {plain.total}"),
             ("stages", str(self.num_stages), f"at most {budget.stages} fit on a multiprocessor"),
-            ("shared memory", bytes_text(self.shared), f"of {bytes_text(budget.shared)}"),
+            ("their buffers", bytes_text(self.shared), f"of {bytes_text(budget.shared)}"),
         ]  # fmt: skip
         return Table.build(f"Models of {self.kernel} on {self.device.name}", ("what", "value", ""), rows,
                            [self.summary()], text_columns=3)  # fmt: skip

@@ -65,6 +65,19 @@ def test_the_compiler_takes_that_much_shared_memory(target):
     assert models.shared <= taken <= max(models.shared, 4 * rows * columns) and taken <= models.budget.shared
 
 
+def test_a_persistent_kernel_keeps_room_for_its_result():
+    pytest.importorskip("triton")
+    from staxlab.codegen.triton.compile import aot_compile
+
+    compilation = compiled(512, 512, 512, matmul="template-tma")
+    (kernel,) = compilation.kernels
+    models = product_models(compilation)
+    rows, columns, _ = models.traffic.tile
+    assert "PROGRAMS" in kernel.launch["constants"] and models.numbering.window <= kernel.device.multiprocessors
+    more = aot_compile(kernel)["metadata"].shared - models.shared
+    assert 0 < more <= 2 * rows * columns + 8 * models.num_stages
+
+
 def test_a_batch_and_a_choice_of_kernel():
     compilation = compiled(64, 64, 64, batch=(3,))
     models = product_models(compilation, compilation.kernels[0].name)
