@@ -41,7 +41,7 @@ THREADS = 8  # that compile
 FIRST = tuple(
     (m, n, k, 8, template, warps, stages)
     for template, (m, n, k, warps, stages) in itertools.product(
-        (2, 1),
+        (4, 2, 1),
         (
             (128, 256, 64, 8, 3), (128, 256, 64, 8, 4), (256, 128, 64, 8, 3), (128, 128, 64, 8, 3),
             (128, 128, 64, 4, 4), (128, 128, 128, 8, 2), (64, 256, 64, 4, 4), (128, 64, 64, 4, 4),

@@ -71,6 +71,12 @@ def test_the_persistent_template_fetches_with_the_accelerator_and_multiplies_wit
     assert kernel.launch["grid"] == (min(132, tiles), 1, 1)
 
 
+def test_the_accelerator_may_store_too():
+    (kernel,) = kernels(relu_of_sum, empty(1024, 512), empty(512, 1024), empty(1024))
+    ptx = aot_compile(kernel.tuning.kernel((128, 128, 64, 8, 4, 8, 3)))["ptx"]
+    assert re.search(r"cp\.async\.bulk\.tensor\.2d\.global", ptx) and "st.global" not in ptx
+
+
 def test_the_loops_of_the_persistent_template_become_one():
     """So that the loads of the next tile are under way during the epilogue of this one."""
     (kernel,) = kernels(relu_of_sum, empty(1024, 512), empty(512, 1024), empty(1024), matmul="template-tma")
@@ -101,12 +107,12 @@ def test_stages_take_the_shared_memory_that_the_formula_says(stages):
     """Of each, ``(B_M + B_N) B_K b`` bytes (Section 9.8); the accelerator's barriers and the store take the rest."""
     (kernel,) = kernels(torch.mm, empty(2048, 512), empty(512, 2048))
     tuning = kernel.tuning
-    for template in (1, 2):
+    for template in (1, 2, 4):
         made = tuning.kernel((128, 128, 64, 8, template, 8, stages))
         formula = shared_bytes(made.launch["constants"], stages, 2)
         taken = aot_compile(made)["metadata"].shared
         assert (
-            formula == stages * (128 + 128) * 64 * 2 <= taken <= formula + (128 * 128 * 4 if template == 2 else 0) + 256
+            formula == stages * (128 + 128) * 64 * 2 <= taken <= formula + (128 * 128 * 4 if template > 1 else 0) + 256
         )
 
 

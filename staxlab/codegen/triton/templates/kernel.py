@@ -10,7 +10,7 @@ from ....schedule.records import Schedule, ScheduleNode
 from ...kernel import Kernel
 from .configurations import Configuration, default_configuration, shared_bytes
 from .tile import Product
-from .tuning import TEMPLATES, tuning_of_product
+from .tuning import tuning_of_product
 from .writer import ProductWriter, descriptors
 
 
@@ -23,8 +23,9 @@ def product_kernel(
 ) -> Kernel:
     """The kernel of a template node, or of one with its epilogue; ``suffix`` completes its name ("triton_tem").
 
-    ``configuration`` overrides the rule: block sizes by name, warps, pipeline stages; it has ``PROGRAMS`` for the
-    persistent template, and must not where that cannot fetch the operands. CodegenError for what cannot be expressed.
+    ``configuration`` overrides the rule: block sizes by name, warps, pipeline stages. It has ``PROGRAMS`` for the
+    persistent template (where that cannot fetch the operands, the rule's tiled one takes its place) and ``TMA_STORE``
+    where what it stores by rows goes through the accelerator, too. CodegenError for what cannot be expressed.
     """
     product = Product.of(node)
     form, sizes = product.form, product.sizes
@@ -46,9 +47,9 @@ def product_kernel(
     if text.asserts:
         options |= {"debug": True, "sanitize_overflow": False}
     launch: dict[str, Any] = {
-        "form": TEMPLATES[persistent],
+        "form": "persistent-tma" if persistent else "tiled",
         "grid": (0 if 0 in (batch, rows, columns) else grid, 1, 1),
-        "constants": dict(blocks),
+        "constants": {name: value for name, value in blocks.items() if name != "TMA_STORE"},
         "sizes": {},
         "num_warps": warps,
         "num_stages": stages,

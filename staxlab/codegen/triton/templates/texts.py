@@ -49,14 +49,15 @@ for k in tl.range(0, K, BLOCK_K):
 )
 
 #: As many program instances as multiprocessors, each of which makes one tile after the other. The tensor memory
-#: accelerator fetches a whole tile for an instruction (it fills with zeros what hangs over the edge). The two loops are
-#: flattened into one, so that the loads of the next tile are under way during the epilogue of this one.
+#: accelerator fetches a whole tile for an instruction (what hangs over the edge becomes zeros), and may store one. The
+#: two loops are flattened into one, so that the loads of the next tile are under way during the epilogue of this one.
 PERSISTENT_TMA = (
     SIZES
     + """\
 <<asserts>>
 left = tl.make_tensor_descriptor({left_pointer}, {left_shape}, {left_strides}, {left_block})
 right = tl.make_tensor_descriptor({right_pointer}, {right_shape}, {right_strides}, {right_block})
+<<results>>
 for tile in tl.range(tl.program_id(0), grid_m * grid_n, PROGRAMS, flatten=True):
 """
     + "".join(f"    {line}\n" for line in NUMBERING.splitlines())

@@ -131,7 +131,11 @@ def strided(body: LoopBody, row: Symbol, column: Symbol) -> Strided | None:
     load = body.statements[-1] if len(body.statements) == 1 else None
     if load is None or load.operation != "load":
         return None
-    buffer, index = load.args
+    return affine(*load.args, row, column)
+
+
+def affine(buffer: str, index: Expr, row: Symbol, column: Symbol) -> Strided | None:
+    """A storage subscript as that of a matrix, over the loops that number its rows and columns; None if it is none."""
     steps = [index.coefficient(symbol) for symbol in (row, column)]
     if any(step is None or not step.is_constant for step in steps):
         return None

@@ -28,14 +28,15 @@ from .configurations import (
 )
 from .tile import Product
 
-TEMPLATES = ("tiled", "persistent-tma")  # what 1 and 2 stand for, as values of the parameter TEMPLATE
+#: What the values of the parameter TEMPLATE stand for: the accelerator fetches, or fetches and stores.
+TEMPLATES = {1: "tiled", 2: "persistent-tma", 4: "persistent-tma"}
 MOST_CANDIDATES = 6
 
 #: (BLOCK_M, BLOCK_N, BLOCK_K, TEMPLATE, warps, stages) worth measuring, of 2-byte operands and of float32 ones.
 HALF_CANDIDATES = (
-    (128, 256, 64, 2, 8, 3), (128, 128, 64, 2, 8, 4), (256, 128, 64, 2, 8, 3), (128, 128, 64, 1, 8, 3),
-    (128, 256, 64, 1, 8, 3), (64, 256, 64, 1, 4, 4), (128, 64, 64, 1, 4, 4), (64, 64, 64, 1, 4, 4),
-    (64, 128, 32, 1, 4, 4), (32, 64, 64, 1, 4, 4),
+    (128, 256, 64, 4, 8, 3), (128, 256, 64, 2, 8, 3), (128, 128, 64, 4, 8, 4), (128, 128, 64, 1, 8, 3),
+    (128, 256, 64, 1, 8, 3), (256, 128, 64, 2, 8, 3), (64, 256, 64, 1, 4, 4), (128, 64, 64, 1, 4, 4),
+    (64, 64, 64, 1, 4, 4), (64, 128, 32, 1, 4, 4), (32, 64, 64, 1, 4, 4),
 )  # fmt: skip
 FLOAT_CANDIDATES = (
     (128, 128, 16, 1, 8, 3), (128, 64, 32, 1, 8, 3), (64, 128, 16, 1, 4, 3), (64, 64, 32, 1, 4, 3),
@@ -46,8 +47,8 @@ FLOAT_CANDIDATES = (
 @dataclass(frozen=True, eq=False)
 class ProductTuning:
     """What a search may vary in the kernel of a template node. ``fetched``: whether the tensor memory accelerator can
-    fetch its operands, so that TEMPLATE may be 2. A configuration is (BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, TEMPLATE,
-    num_warps, num_stages)."""
+    fetch its operands, so that TEMPLATE may be 2, or 4 where it also stores. A configuration is (BLOCK_M, BLOCK_N,
+    BLOCK_K, GROUP_M, TEMPLATE, num_warps, num_stages)."""
 
     schedule: Schedule = field(repr=False)
     node: ScheduleNode = field(repr=False)
@@ -80,7 +81,7 @@ class ProductTuning:
             limit = max(min(most, next_power_of_two(max(size, 1))), SMALLEST)
             sets[name] = {block for block in (16, 32, 64, 128, 256) if block <= limit} | {value}
         sets["GROUP_M"] = {4, 8, 16}
-        sets["TEMPLATE"] = {1, 2} if self.fetched else {1}
+        sets["TEMPLATE"] = set(TEMPLATES) if self.fetched else {1}
         sets["num_warps"] = {1, 2, 4, 8}
         sets["num_stages"] = {1, 2, 3, 4, 5, 6}
         return ConfigurationSpace.of(sets)
@@ -102,7 +103,9 @@ class ProductTuning:
         m, n, k, _, template, warps, stages = configuration
         itemsize = self.product.form.operands.itemsize
         shared = shared_bytes({"BLOCK_M": m, "BLOCK_N": n, "BLOCK_K": k}, stages, itemsize)
-        if template == 2 and (m < 64 or warps < 4 or min(n, k) * itemsize < 32):
+        if template == 4:  # the tile of the result passes through shared memory, too
+            shared += m * n * max(self.schedule.layouts[buffer].dtype.itemsize for buffer in self.node.buffers)
+        if template > 1 and (m < 64 or warps < 4 or min(n, k) * itemsize < 32):
             return False
         room = SHARED_MEMORY[capability_of(self.device)] - (8 << 10)
         return 4 <= m * n // (32 * warps) <= MOST_ACCUMULATORS and shared <= room
@@ -117,8 +120,10 @@ class ProductTuning:
             words = self.space.words(configuration)
             raise CodegenError(f"{self.node.name}: registers or shared memory cannot hold the tiles of {words}")
         blocks = {"BLOCK_M": m, "BLOCK_N": n, "BLOCK_K": k, "GROUP_M": group}
-        if template == 2:
+        if template > 1:
             blocks["PROGRAMS"] = self.device.multiprocessors
+        if template == 4:
+            blocks["TMA_STORE"] = 1
         return product_kernel(self.schedule, self.node, self.suffix, self.device, (blocks, warps, stages))
 
 
@@ -127,6 +132,6 @@ def tuning_of_product(
 ) -> ProductTuning:
     """What may be varied in the kernel of a template node for which the rule chose ``given``. O(1)."""
     blocks, warps, stages = given
-    template = 2 if "PROGRAMS" in blocks else 1
+    template = 4 if "TMA_STORE" in blocks else 2 if "PROGRAMS" in blocks else 1
     rule = (*(blocks[name] for name in ProductTuning.names[:4]), template, warps, stages)
-    return ProductTuning(schedule, node, suffix, device, TEMPLATES[template - 1], rule, fetched)
+    return ProductTuning(schedule, node, suffix, device, TEMPLATES[template], rule, fetched)

@@ -20,13 +20,13 @@ from ....loops.expressions import Expr
 from ....provenance import CodeWriter, Line, Origins
 from ....schedule.records import Schedule, ScheduleNode
 from ...kernel import KernelArgument
-from ..handler import BlockValue, Emission
+from ..handler import HALF, BlockValue, Emission
 from ..kernel_text import KernelText, own_origins
 from ..operations import HELPERS, helper_closure, triton_dtype
 from ..space import INT32_MAX, BlockSpace, largest_magnitude
 from .configurations import Configuration
 from .texts import PERSISTENT_TMA, TILED
-from .tile import ALONG_K, Product, Strided, TileOps, buffers_of, plain_load, strided
+from .tile import ALONG_K, Product, Strided, TileOps, affine, buffers_of, plain_load, strided
 
 _HOLE = re.compile(r"^( *)<<(\w+)>>$")
 RESULT = frozenset({"m", "n"})
@@ -44,7 +44,7 @@ def descriptors(product: Product, schedule: Schedule) -> tuple[Descriptors | Non
     """The operands for the accelerator, or why it cannot fetch them.
 
     It wants matrices in memory, elements of a row or column side by side, rows apart by multiples of 16 bytes and a
-    start at one (CUDA programming guide, "Tensor Memory Access"), and here no batch.
+    start at one (NVIDIA, 2024, "CUDA C++ Programming Guide": tensor memory access), and here no batch.
     """
     batch, *_ = product.sizes
     if batch > 1 or len(product.template.ranges) > 2:
@@ -55,9 +55,7 @@ def descriptors(product: Product, schedule: Schedule) -> tuple[Descriptors | Non
         operand = strided(body, row, column)
         if operand is None:
             return None, "an operand is computed while it is read, or is no matrix in memory"
-        unit = 16 // schedule.layouts[operand.buffer].dtype.itemsize
-        steps = sorted((operand.rows, operand.columns))
-        if steps[0] != 1 or steps[1] % unit or steps[1] <= 1 or operand.offset % unit:
+        if not _aligned(operand, schedule.layouts[operand.buffer].dtype.itemsize):
             return None, f"{operand.buffer} has no rows or columns side by side at multiples of 16 bytes"
         found.append(operand)
     return Descriptors(*found), ""
@@ -69,6 +67,25 @@ def _is_rounded(body: LoopBody, dtype: torch.dtype) -> bool:
     return result.operation == "to_dtype" and result.args[1] == dtype
 
 
+def stored_by_rows(product: Product, schedule: Schedule) -> dict[str, Strided]:
+    """The results that the accelerator can store: matrices with rows side by side at multiples of 16 bytes."""
+    m, n, _ = product.symbols
+    found = {}
+    for member in (product.template, *product.epilogue):
+        (buffer,) = member.buffers
+        dtype = schedule.layouts[buffer].dtype
+        place = affine(buffer, member.writes[0].index, m, n)
+        if place is not None and place.columns == 1 and dtype != torch.bool and _aligned(place, dtype.itemsize):
+            found[buffer] = place
+    return found
+
+
+def _aligned(place: Strided, itemsize: int) -> bool:
+    unit = max(16 // itemsize, 1)
+    steps = sorted((place.rows, place.columns))
+    return steps[0] == 1 and steps[1] > 1 and steps[1] % unit == 0 and place.offset % unit == 0
+
+
 class ProductWriter:
     """Writes one product as a kernel of a configuration."""
 
@@ -77,7 +94,9 @@ class ProductWriter:
         fetched: Descriptors | None = None,
     ):  # fmt: skip
         self.schedule, self.product, self.name, self.fetched = schedule, product, name, fetched
-        self.blocks = configuration[0]
+        self.blocks = {key: value for key, value in configuration[0].items() if key != "TMA_STORE"}
+        stores = "TMA_STORE" in configuration[0]
+        self.results = stored_by_rows(product, schedule) if stores else {}
         body = product.template.body
         result = next(s for s in body.statements if s.id == body.result)
         self.origins: Origins = result.origins or own_origins(product.template)
@@ -221,9 +240,33 @@ class ProductWriter:
             self.values[buffer] = value
         if buffer not in self.product.node.buffers:
             return
+        if buffer in self.results:
+            value = ops.broadcast(value)
+            if value.dtype != stored or stored in HALF:
+                value = ops.emit(f"{value}.to({triton_dtype(stored)})", stored, RESULT, "as it is stored")
+            text = f"{self._result_name(buffer)}.store([tile_m * BLOCK_M, tile_n * BLOCK_N], {value})"
+            writer.emit(text, origins)
+            return
         address, _ = ops.address(self.pointers[buffer], emission.space.flatten(member.writes[0].index), RESULT)
         mask, _ = ops.mask_for(RESULT)
         writer.emit(f"tl.store({', '.join([address, value.name, *([mask] if mask else [])])})", origins)
+
+    def _result_name(self, buffer: str) -> str:
+        kept = [b for b in self.product.node.buffers if b in self.results]
+        return "result" if len(kept) == 1 else f"result{kept.index(buffer)}"
+
+    def _results(self) -> CodeWriter:
+        """Descriptors of what the accelerator stores."""
+        writer = CodeWriter()
+        for member in (self.product.template, *self.product.epilogue):
+            (buffer,) = member.buffers
+            if buffer in self.results and buffer in self.product.node.buffers:
+                place = self.results[buffer]
+                start = f"{self.pointers[buffer]} + {place.offset}" if place.offset else self.pointers[buffer]
+                text = f"tl.make_tensor_descriptor({start}, [M, N], [{place.rows}, 1], [BLOCK_M, BLOCK_N])"
+                origins = own_origins(member) if member.kind != "template" else self.origins
+                writer.emit(f"{self._result_name(buffer)} = {text}", origins)
+        return writer
 
     # -- putting it together ------------------------------------------------------------------------------------------
 
@@ -240,6 +283,7 @@ class ProductWriter:
             holes |= {"before": before, "summed": self._summed(), "left": left, "right": right}
         else:
             names |= self._fetches(self.fetched)
+            holes["results"] = self._results()
         holes["epilogue"] = self._epilogue()
         body = CodeWriter()
         with body.indent():
