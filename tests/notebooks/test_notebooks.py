@@ -98,7 +98,7 @@ LIVE = {
         },
     ),
     "09_gpu": (
-        12,
+        38,
         {
             "TileTraffic",
             "Projections",
@@ -112,6 +112,19 @@ LIVE = {
             "Roofline",
             "EpilogueSaving",
             "Feedback",
+            "LittlesLaw",
+            "Occupancy",
+            "KernelSet",
+            "Kernel",
+            "LoweringSteps",
+            "TilingComparison",
+            "CandidateResources",
+            "Search",
+            "SideBySide",
+            "Wrapper",
+            "LaunchTimeline",
+            "GraphReport",
+            "SavedRun",
         },
     ),
 }
