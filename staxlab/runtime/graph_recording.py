@@ -142,7 +142,10 @@ class Recording:
 
     def is_intact(self) -> bool:
         """Whether the results' memory is still there: ``y.untyped_storage().resize_(0)`` gives it back."""
-        return all(storage.tensor.data_ptr() == storage.pointer for storage in self.storages)
+        for storage in self.storages:
+            if storage.tensor.data_ptr() != storage.pointer:
+                return False
+        return True
 
     def copy_in(self, inputs: Sequence[torch.Tensor]) -> None:
         """Bring the inputs that may be anywhere to where the graph reads them."""
