@@ -74,7 +74,8 @@ def flight(elements: int, readings: int, combinations: Any = None) -> list[dict[
         law = found.in_flight
         (point,) = law.points
         row = {
-            "instances": instances, "step": step, "shape": shape, "registers": found.usage.registers,
+            "instances": instances, "step": step, "shape": shape,
+            "bytes": 4 * shape[0] * shape[1], "registers": found.usage.registers,
             "bytes_per_thread": found.loads.bytes, "resident_blocks": found.resident_blocks,
             "in_flight": point.per_multiprocessor, "wanted": law.per_multiprocessor,
             "predicted_bandwidth": law.achieved(point.per_multiprocessor),
@@ -93,15 +94,19 @@ def _measured_flight(kernel: Any, shape: tuple[int, int], readings: int, in_flig
     run = load(kernel)
     run(*(x if a.role == "input" else out for a in kernel.arguments))
     torch.testing.assert_close(out, x.sum(-1), rtol=1e-4, atol=1e-1)
-    seconds = _median(lambda: run(x, out), readings)
-    bandwidth = x.numel() * 4 / seconds
-    return {"median_s": seconds, "bandwidth": bandwidth, "latency_if_unsaturated_s": in_flight / bandwidth}
+    found = _timed(lambda: run(x, out), readings)
+    bandwidth = x.numel() * 4 / found["median_s"]
+    return {**found, "bandwidth": bandwidth, "latency_if_unsaturated_s": in_flight / bandwidth}
 
 
-def _median(run: Any, readings: int) -> float:
-    """Seconds per call: the median of readings between CUDA events."""
+def _timed(run: Any, readings: int) -> dict[str, Any]:
+    """Seconds per call between CUDA events: the median of the readings, and its interval (Proposition 13.2)."""
+    from staxlab.measure.timing import median_interval
+
     calls = max(2, min(200, int(READING_SECONDS / max(_reading(run, 2), 1e-7))))
-    return statistics.median(_reading(run, calls) for _ in range(readings))
+    taken = [_reading(run, calls) for _ in range(readings)]
+    interval = median_interval(taken)
+    return {"median_s": statistics.median(taken), "interval_s": [interval.low, interval.high]}
 
 
 def _reading(run: Any, calls: int) -> float:
@@ -165,8 +170,8 @@ def _measured_sectors(kernel: Any, schedule: Any, node: Any, x: Any, y: Any, rea
     torch.testing.assert_close(
         out.reshape(-1), (x.t() + y).to(out.dtype).as_strided(out.shape, out.stride()).reshape(-1)
     )
-    seconds = _median(lambda: run(*given), readings)
-    return {"median_s": seconds, "effective_bandwidth": 3 * x.numel() * 4 / seconds}
+    found = _timed(lambda: run(*given), readings)
+    return {**found, "bytes": 3 * x.numel() * 4, "effective_bandwidth": 3 * x.numel() * 4 / found["median_s"]}
 
 
 # --- Occupancy --------------------------------------------------------------------------------------------------------
@@ -302,6 +307,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     small = options.smoke
     record: dict[str, Any] = {
         **header(FORMAT, "cuda" if torch.cuda.is_available() else "cpu"),
+        "device_present": torch.cuda.is_available(),
         "flight": flight(1 << 20, options.readings, [(1, 128), (4, 512)])
         if small
         else flight(ELEMENTS, options.readings),

@@ -191,6 +191,7 @@ def _reader(record: Mapping[str, Any]) -> Callable[[str, Mapping[str, Any]], Sav
     by_format = {
         "staxlab-training-1": _training, "staxlab-autotune-benchmark-1": _searches, "staxlab-cuda-graphs-1": _graphs,
         "staxlab-gpu-matmul-1": _products, "staxlab-splitting-benchmark-1": _peers,
+        "staxlab-hardware-models-benchmark-1": _hardware_models,
     }  # fmt: skip
     kind = record.get("format")
     if kind == "staxlab-gpu-benchmark-1":
@@ -365,3 +366,30 @@ def _products(name: str, record: Mapping[str, Any]) -> SavedRun:
     ]
     notes = ["intervals of ratios: quotients of the ends of both medians' intervals"]
     return _run(name, record, "Products of matrices", panels, notes)
+
+
+# --- Models of the hardware beside the device -------------------------------------------------------------------------
+
+
+def _hardware_models(name: str, record: Mapping[str, Any]) -> SavedRun:
+    """Bandwidth over bytes in flight as Little's law has it and as it was, and both tilings of Example 6.1."""
+    found = []
+
+    def measured(case: str, entry: Mapping[str, Any]) -> None:
+        median, low, high = (entry["bytes"] / s / 1e12 for s in (entry["median_s"], *entry["interval_s"][::-1]))
+        found.append(Reading(case, "measured", median, low, high))
+
+    for row in record["flight"]:
+        case = f"{row['in_flight'] / 1e3:.3g} KB in flight: {row['instances']} x {row['step']}"
+        found.append(Reading(case, "Little's law", *3 * [row["predicted_bandwidth"] / 1e12]))
+        measured(case, row)
+    for variant, entry in record["sectors"]["variants"].items():
+        measured(f"x.t() + y {variant}, {100 * entry['efficiency']:.3g}% of sectors needed", entry)
+    agree = sum(bool(row.get("agree")) for row in record["occupancy"])
+    notes = [f"registers and resident blocks are the driver's for {agree} of {len(record['occupancy'])} kernels"]
+    latency = record["summary"].get("latency_s")
+    if latency:
+        notes.append(f"latency where the memory is not saturated: {latency * 1e9:.3g} ns (median)")
+    notes.append("in flight on each multiprocessor: program instances times elements of one step")
+    panel = Panel("bandwidth (TB/s)", "{}, TB/s", tuple(found))
+    return _run(name, record, "Bandwidth that bytes in flight allow", [panel], notes)

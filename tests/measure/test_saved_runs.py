@@ -153,6 +153,30 @@ OTHERS = {
         },
         {("A B", "eager"): "2 [1, 4]", ("A B", "template"): "4"},
     ),
+    "hardware models": (
+        {
+            "format": "staxlab-hardware-models-benchmark-1",
+            "device_present": True,
+            "flight": [
+                {
+                    "in_flight": 4096.0, "instances": 1, "step": 128, "predicted_bandwidth": 1e12, "bytes": 2e12,
+                    "median_s": 2.0, "interval_s": [1.0, 4.0],
+                }
+            ],
+            "sectors": {
+                "variants": {
+                    "as tiled": {"efficiency": 1.0, "bytes": 3e12, "median_s": 1.0, "interval_s": [1.0, 1.0]}
+                }
+            },
+            "occupancy": [{"agree": True}],
+            "summary": {"latency_s": 6e-7},
+        },
+        {
+            ("4.1 KB in flight: 1 x 128", "Little's law"): "1",
+            ("4.1 KB in flight: 1 x 128", "measured"): "1 [0.5, 2]",
+            ("x.t() + y as tiled, 100% of sectors needed", "measured"): "3",
+        },
+    ),
 }
 
 
@@ -195,8 +219,8 @@ def test_a_name_is_no_path(name):
 
 
 def test_the_formats_are_those_that_the_commands_write():
-    from benchmarks import autotune, cuda_graphs, gpu, splitting
+    from benchmarks import autotune, cuda_graphs, gpu, hardware_models, splitting
     from staxlab.measure.saved_runs import _reader
 
-    for command in (autotune, cuda_graphs, gpu, splitting):
+    for command in (autotune, cuda_graphs, gpu, hardware_models, splitting):
         assert _reader({"format": command.FORMAT, "cases": []}) is not None, command.__name__
