@@ -72,6 +72,18 @@ def keeps_bound(transfers: int, m: int, n: int, k: int, capacity: int) -> bool:
     return transfers >= least_transfers(m, n, k, capacity)
 
 
+def recursive_transfers(order: int, capacity: int, multiplications: int = 7) -> float:
+    """``(n / sqrt(S))^w S`` with ``w = log2(multiplications)``: the order of growth of the transfers of a product by
+    quarters with so many multiplications (7: Strassen's; 8: the standard one, ``n^3 / sqrt(S)``), up to a constant
+    factor (Ballard, Demmel, Holtz & Schwartz, 2012). Raises OptionError for sizes below 1.
+
+    >>> recursive_transfers(1024, 64, 8) == 1024**3 / 8
+    True
+    """
+    _positive(order=order, capacity=capacity, multiplications=multiplications)
+    return (order / math.sqrt(capacity)) ** math.log2(multiplications) * capacity
+
+
 def compulsory_elements(m: int, n: int, k: int) -> int:
     """``mk + kn + mn``: every element of the operands and of the result once."""
     _positive(m=m, n=n, k=k)

@@ -17,6 +17,7 @@ from staxlab.measure.matrix_traffic import (
     largest_tile,
     least_transfers,
     peak_intensity,
+    recursive_transfers,
     tile_capacity,
     tile_traffic,
     transfer_bound,
@@ -92,6 +93,13 @@ def test_the_largest_tile_fits_and_the_next_does_not(capacity, depth):
     assert tile_capacity((whole, whole, depth)) <= capacity < tile_capacity((whole + 1, whole + 1, depth))
     assert power.choice <= whole < 2 * power.choice and power.choice & (power.choice - 1) == 0
     assert power.choice in power.candidates and str(power.choice) in power.reason
+
+
+def test_recursive_products_move_less_the_fewer_multiplications_they_have():
+    standard, strassen = (recursive_transfers(4096, 1024, count) for count in (8, 7))
+    assert standard == pytest.approx(4096**3 / 32) and strassen < standard
+    assert recursive_transfers(8192, 1024) == pytest.approx(7 * strassen)
+    assert recursive_transfers(4096, 4096) == pytest.approx(4 / 7 * strassen)
 
 
 def test_the_curve_halves_from_tile_to_tile():

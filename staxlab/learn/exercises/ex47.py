@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
-from ...measure.matrix_traffic import largest_tile, transfer_bound
+from ...measure.matrix_traffic import largest_tile, recursive_transfers, transfer_bound
 from ..answers import Choice, FormulaIn, Function, Number, Numbers, Prose, Steps
 from ..claims import choices, integers
 from ..exercise import Part
@@ -229,6 +229,18 @@ PARTS = (
 )  # fmt: skip
 
 
+def growth(multiplications: int) -> tuple[Fraction, Fraction]:
+    """How the transfers grow when n is doubled, and when S is multiplied by 4; whole numbers over whole ones."""
+    n, capacity = 1 << 12, 1 << 10
+    before = recursive_transfers(n, capacity, multiplications)
+    after = (
+        recursive_transfers(2 * n, capacity, multiplications),
+        recursive_transfers(n, 4 * capacity, multiplications),
+    )
+    first, second = (Fraction(value / before).limit_denominator(100) for value in after)
+    return first, second
+
+
 def check(variant: Variant, answers: Mapping[str, Any], seed: int | None) -> dict[str, Judge]:
     """A judge for every field."""
     n, capacity = variant.n, variant.capacity
@@ -314,9 +326,9 @@ def check(variant: Variant, answers: Mapping[str, Any], seed: int | None) -> dic
             },
         ),
         "growth_47": same_numbers(
-            (7, Fraction(4, 7)),
+            growth(7),
             slips=(
-                Slip("standard-product", (8, half), "That is the standard product."),
+                Slip("standard-product", growth(8), "That is the standard product."),
                 Slip("traffic-with-capacity", (7, Fraction(7, 4)), "With more room there are fewer transfers."),
             ),
         ),
