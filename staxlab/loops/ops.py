@@ -130,8 +130,8 @@ def result_dtype(operation: str, operands: tuple[torch.dtype, ...]) -> torch.dty
 
 
 def compute_dtype(dtype: torch.dtype) -> torch.dtype:
-    """The dtype a stored ``dtype`` has inside a compute function: half precision is computed in float32."""
-    return torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
+    """The dtype a stored ``dtype`` has inside a compute function: half precision, and less, is computed in float32."""
+    return torch.float32 if dtype in (torch.float16, torch.bfloat16, torch.float8_e4m3fn) else dtype
 
 
 class Ops:

@@ -152,7 +152,7 @@ class TritonOps(Ops):
 
     def loaded(self, text: str, dtype: torch.dtype) -> str:
         """What was read of a buffer of ``dtype``, as what it is computed with."""
-        if dtype in HALF:
+        if dtype in HALF or (dtype.is_floating_point and dtype.itemsize == 1):
             return text + ".to(tl.float32)"
         return text + ".to(tl.int1)" if dtype == torch.bool else text  # a bool is stored as a byte
 

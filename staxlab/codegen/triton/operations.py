@@ -317,6 +317,7 @@ TRITON_DTYPES: dict[torch.dtype, str] = {
     torch.uint16: "tl.uint16",
     torch.uint32: "tl.uint32",
     torch.uint64: "tl.uint64",
+    torch.float8_e4m3fn: "tl.float8e4nv",  # only operands of products
     torch.float16: "tl.float16",
     torch.bfloat16: "tl.bfloat16",
     torch.float32: "tl.float32",
@@ -334,6 +335,7 @@ POINTER_TYPES: dict[torch.dtype, str] = {
     torch.uint16: "*u16",
     torch.uint32: "*u32",
     torch.uint64: "*u64",
+    torch.float8_e4m3fn: "*fp8e4nv",
     torch.float16: "*fp16",
     torch.bfloat16: "*bf16",
     torch.float32: "*fp32",

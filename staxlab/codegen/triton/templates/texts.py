@@ -43,7 +43,7 @@ for k in tl.range(0, K, BLOCK_K):
     <<summed>>
     <<left>>
     <<right>>
-    acc = tl.dot({left}, {right}, acc, input_precision="{precision}")
+    acc = tl.dot({left}, {right}, acc, input_precision="{precision}"{accumulation})
 <<epilogue>>
 """
 )
@@ -66,7 +66,7 @@ for tile in tl.range(tl.program_id(0), grid_m * grid_n, PROGRAMS, flatten=True):
     for k in tl.range(0, K, BLOCK_K):
         a = left.load({left_place}){left_turned}
         b = right.load({right_place}){right_turned}
-        acc = tl.dot(a, b, acc, input_precision="{precision}")
+        acc = tl.dot(a, b, acc, input_precision="{precision}"{accumulation})
     <<points>>
     <<epilogue>>
 """

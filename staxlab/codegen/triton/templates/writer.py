@@ -275,6 +275,9 @@ class ProductWriter:
         product = self.product
         batch, rows, columns, depth = product.sizes
         names = {"M": rows, "N": columns, "K": depth, "precision": product.form.precision}
+        # The matrix units of compute capability 9 add products of 8-bit numbers in fewer bits than float32 has; 32
+        # products, those of one instruction, are the fewest that Triton lets them add before it goes on in float32.
+        names["accumulation"] = ", max_num_imprecise_acc=32" if product.form.operands.itemsize == 1 else ""
         holes = {"asserts": self._asserts(), "batch": self._batch(), "points": self._points()}
         before, left, right = CodeWriter(), CodeWriter(), CodeWriter()
         if self.fetched is None:
