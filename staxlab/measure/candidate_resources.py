@@ -75,7 +75,8 @@ def candidate_resources(
         try:
             found = resource_usage(tuning.kernel(configuration), capability)
         except (CodegenError, BuildError) as error:
-            entries.append(CandidateEntry(configuration, None, error.what.split("\n")[0][:120]))
+            reason = error.what.split("\n")[0].replace(f" of {tuning.space.words(configuration)}", "")
+            entries.append(CandidateEntry(configuration, None, f"out: {reason[:120]}"))
             continue
         entries.append(CandidateEntry(configuration, found, "out: registers spill" if found.spills else ""))
     return CandidateResources(

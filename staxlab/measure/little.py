@@ -94,8 +94,8 @@ class LittlesLaw:
             ("in flight", f"latency x bandwidth = {self.latency * 1e9:g} ns x {self.bandwidth / 1e12:g} TB/s",
              f"{self.total / 1e6:.3g} MB"),
             ("per multiprocessor", f"divided by {sms} multiprocessors", f"{self.per_multiprocessor / 1e3:.3g} KB"),
-            ("per warp", f"divided by {self.warps} resident warps", f"{self.per_warp:.4g} B"),
-            ("per thread", f"divided by {size} threads", f"{self.per_thread:.4g} B"),
+            ("per warp", f"divided by {self.warps} resident warps", f"{_bytes(self.per_warp)} B"),
+            ("per thread", f"divided by {size} threads", f"{_bytes(self.per_thread)} B"),
             (f"reads of {self.read_bytes} bytes per thread", f"divided by {self.read_bytes} bytes, rounded up",
              f"{self.reads_per_thread}"),
         ]  # fmt: skip
@@ -134,6 +134,11 @@ class LittlesLaw:
         from ..view import mimebundle
 
         return mimebundle(self)
+
+
+def _bytes(number: float) -> str:
+    """Four digits, or a whole number where that is longer."""
+    return f"{number:,.0f}" if number >= 1e4 else f"{number:.4g}"
 
 
 def littles_law(

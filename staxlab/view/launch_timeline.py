@@ -102,10 +102,10 @@ def _span(span: Any, y: float, x: Any) -> Iterator[Html]:
     name = "graph" if span.kernel == 0 else f"{'launch' if on_host else 'kernel'} {span.kernel}"
     said = f"{name}: from {seconds_text(float(span.start))}, takes {seconds_text(float(span.seconds))}"
     width = max(x(span.end) - x(span.start), 0.5)
-    fill = "#f3efe0" if on_host else (SERIES[0] if span.kernel % 2 else "url(#sx-launch-hatch)")
+    fill = "#fff3c9" if on_host else (SERIES[0] if span.kernel % 2 else "url(#sx-launch-hatch)")
     yield element(
         "rect", element("title", said), x=f"{x(span.start):.1f}", y=y, width=f"{width:.1f}", height=LANE, rx=2,
-        fill=fill, stroke=SERIES[0], class_="sx-cell" if on_host else None, data_kernel=span.kernel,
+        fill=fill, stroke=SERIES[0], class_="sx-part-2" if on_host else None, data_kernel=span.kernel,
     )  # fmt: skip
     short = "graph" if span.kernel == 0 else str(span.kernel)
     if on_host and width > CHARACTER * (len(short) + 1):

@@ -34,7 +34,7 @@ def panes(record: Any) -> list[Pane]:
 
 def build_figure(record: Any, colours: dict[str, str]) -> Any:
     """A matplotlib Figure. Series differ by marker as well as by colour; MissingDependencyError without matplotlib."""
-    figure = new_figure((10.5, 1.7 + 0.32 * max(len(record.cases), 3)), colours)
+    figure = new_figure((8.6, 1.7 + 0.32 * max(len(record.cases), 3)), colours)
     row = {case: place for place, case in enumerate(record.cases)}
     drawn = figure.subplots(1, max(len(record.panels), 1), sharey=True, squeeze=False)[0]
     names = list(dict.fromkeys(series for panel in record.panels for series in panel.series))
@@ -58,7 +58,7 @@ def build_figure(record: Any, colours: dict[str, str]) -> Any:
         colour_axes(axes, colours)
     drawn[0].set_yticks(range(len(record.cases)), record.cases)
     drawn[0].set_ylim(len(record.cases) - 0.4, -0.6)
-    figure.suptitle(f"{record.title}, {record.where}", x=0.01, ha="left", fontsize=11, color=colours["text"])
+    figure.suptitle(f"{record.title}, {record.where}", x=0.01, ha="left", fontsize=10.5, color=colours["text"])
     for place, series in enumerate(names):
         drawn[0].plot([], [], marker=MARKERS[place], color=SERIES[place], linestyle="none", label=series)
     handles, labels = drawn[0].get_legend_handles_labels()
