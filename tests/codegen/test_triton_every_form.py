@@ -11,6 +11,8 @@ import typing
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import staxlab
 from benchmarks.kernel_forms import FORMS, Facts, KernelForm, spaced, spoiled
@@ -185,3 +187,49 @@ def test_a_wrong_value_is_noticed():
     launchers = {k.name: lambda *tensors, kernel=k: interpret(kernel, tensors) for k in compilation.kernels}
     (found,) = load(compilation.wrapper, launchers).call(form.inputs())
     assert not torch.allclose(found, compilation_of_another.function(*form.inputs()), rtol=0, atol=form.tolerance)
+
+
+# -- any order of dimensions -------------------------------------------------------------------------------------------
+
+
+def stored_in_order(shape: tuple[int, ...], order: tuple[int, ...]) -> torch.Tensor:
+    """A tensor whose dimensions lie in memory in this order, the last one adjacent."""
+    return torch.randn([shape[d] for d in order]).permute([order.index(d) for d in range(len(shape))])
+
+
+def combined(*tensors):
+    total = tensors[0]
+    for tensor in tensors[1:]:
+        total = total * 0.5 + tensor
+    return total
+
+
+@given(
+    st.lists(st.sampled_from([1, 2, 9, 12]), min_size=2, max_size=4).flatmap(
+        lambda shape: st.tuples(
+            st.just(tuple(shape)), st.lists(st.permutations(range(len(shape))), min_size=2, max_size=4)
+        )
+    )
+)
+@settings(max_examples=15, deadline=None)
+def test_any_orders_of_dimensions_meet(case):
+    shape, chosen = case
+    form = KernelForm("orders", combined, None, (), (), tolerance=1e-6)
+    agrees(form, [stored_in_order(shape, tuple(order)) for order in chosen])
+
+
+@pytest.mark.parametrize(
+    ("chosen", "rank"),
+    [
+        (((0, 1, 2), (0, 1, 2)), 1), (((2, 0, 1), (2, 0, 1)), 1), (((0, 1, 2), (1, 0, 2)), 1),
+        (((0, 1, 2), (2, 1, 0)), 2), (((0, 1, 2), (0, 2, 1)), 2), (((0, 1, 2), (2, 0, 1), (1, 2, 0)), 3),
+        (((0, 1, 2), (2, 1, 0), (0, 2, 1), (1, 2, 0)), 3),
+    ],
+)  # fmt: skip
+def test_as_many_dimensions_as_loops_that_step_by_one(chosen, rank):
+    """What counts is which dimension is adjacent in memory."""
+    form = KernelForm("orders", combined, None, (), (), tolerance=1e-6)
+    tensors = [stored_in_order((9, 12, 10), order) for order in chosen]
+    (kernel,) = explained(form, tensors).kernels
+    assert len(kernel.launch["sizes"]) == rank == len({order[-1] for order in chosen})
+    agrees(form, tensors)
