@@ -55,7 +55,8 @@ REFUSED, NOT_HERE = "refused", "checked only"
 
 #: Recordings of a region, and those for the same addresses that take turns while results are held.
 MOST_RECORDINGS, MOST_TURNS = 8, 2
-#: So often must addresses come again, all recordings being in use for others, before they take the oldest one's place.
+#: So often must addresses come again, all recordings being in use for others, before they take the oldest one's place;
+#: and so many calls are results waited for that are held, before new memory is taken for a recording.
 PATIENCE = 16
 SMALL = 4096  # bytes of an upstream gradient that is copied rather than compared by address
 _REMEMBERED = 64  # addresses that have been seen and not recorded
@@ -117,6 +118,7 @@ class GraphedRegion:
         self._stream: Any = None
         self._warned: dict = {}
         self._told_held = self._is_warm = False
+        self._held_calls, self._patience = 0, PATIENCE
 
     # -- a call -------------------------------------------------------------------------------------------------------
 
@@ -176,10 +178,22 @@ class GraphedRegion:
                 self.dropped += 1
             elif not recording.is_busy():
                 return recording, ""
+        if len(found) >= MOST_TURNS and self._is_time_to_give_up():
+            found.pop(0)
+            self.dropped += 1
         if len(found) < MOST_TURNS and self._count() < self._most:
             return self._record(given, pointers, key), FAILED
         self._tell_held()
         return None, HELD
+
+    def _is_time_to_give_up(self) -> bool:
+        """Whether results have been held for so many calls that they may be held for ever. Their memory is left to who
+        holds them then. Each time takes twice as long as the one before: recording costs more than some launches."""
+        self._held_calls += 1
+        if self._held_calls < self._patience:
+            return False
+        self._held_calls, self._patience = 0, 2 * self._patience
+        return True
 
     def _key(self, pointers: tuple[int, ...]) -> tuple[int | None, ...]:
         if not self._varying:

@@ -145,6 +145,25 @@ def test_results_that_are_held_never_change_and_one_warning_says_so():
     assert f.replays == before + 1, "once the results are gone the graph is replayed again"
 
 
+def test_results_that_are_held_for_ever_are_left_to_who_holds_them():
+    x = torch.ones(4)
+    f, device = region(simple(doubled))
+    kept = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", GraphWarning)
+        for call in range(8 * graphs.PATIENCE):
+            x.fill_(call)
+            (y,) = f([x])
+            assert y.tolist() == [2.0 * call] * 4
+            if call in (3, 4):
+                kept.append(y)
+        replayed = f.replays
+        for _ in range(10):
+            (y,) = f([x])
+    assert [y[0].item() for y in kept] == [6.0, 8.0]
+    assert f.replays == replayed + 10 and f.report().dropped == 2
+
+
 @pytest.mark.parametrize(
     "derive",
     [
