@@ -13,6 +13,13 @@ pytest.importorskip("triton")
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="what it does with a device is measured there")
 
 
+def test_bytes_in_flight_grow_with_instances():
+    few, many = hardware_models.flight(1 << 16, 1, [(1, 128), (2, 128)])
+    assert many["in_flight"] == 2 * few["in_flight"] > 0 and "bandwidth" not in few
+    assert hardware_models.sectors(64, 1)["variants"]["as tiled"]["efficiency"] == 1
+
+
+@pytest.mark.slow
 def test_without_a_device_it_predicts(tmp_path, capsys):
     out = tmp_path / "models.json"
     assert hardware_models.main(["--smoke", "--out", str(out)]) == 0
