@@ -95,15 +95,17 @@ class TritonLauncher:
 def _launch_function(compiled: Any, run: Any, grid: tuple, rest: tuple) -> Callable[..., None]:
     x, y, z = grid
     function, metadata = compiled.function, compiled.packed_metadata
-    scratch = getattr(run, "global_scratch_size", 1) or getattr(run, "profile_scratch_size", 1)
+    scratch, profile = getattr(run, "global_scratch_size", 1), getattr(run, "profile_scratch_size", 1)
     direct = getattr(run, "launch", None)
-    if direct is not None and not scratch and require_triton().__version__.startswith("3.6."):
-        # What Triton 3.6's launcher object does for a kernel without scratch memory, without the detour.
+    if direct is not None and not profile and require_triton().__version__.startswith("3.6."):
+        # What Triton 3.6's launcher object does, without the detour.
         cooperative, dependent = run.launch_cooperative_grid, run.launch_pdl
+        size = x * y * z * run.num_ctas * scratch
 
         def launch(stream: int, pointers: list[int]) -> None:
+            memory = _scratch(size, 128, stream) if size else None
             direct(
-                x, y, z, stream, function, cooperative, dependent, None, None, metadata, None, None, None,
+                x, y, z, stream, function, cooperative, dependent, memory, None, metadata, None, None, None,
                 *pointers, *rest,
             )  # fmt: skip
     elif scratch:  # tensor descriptors are written there
