@@ -259,6 +259,8 @@ def coalescing(kernel: Kernel, capability: int | None = None, title: str = "") -
         except CodegenError as error:
             left_out.append(f"{text}: {error.what}")
             continue
+        if not all(run.mask_known for run in runs):
+            left_out.append(f"{text}: which lanes take part is data; all are counted")
         width = widths.get((access.line or 0, access.role), argument.dtype.itemsize)
         origins = kernel.lines[access.line - 1].origins if access.line else NO_ORIGINS
         found.append(_pattern(runs, placement, argument.buffer, argument.dtype.itemsize, width, text, origins))

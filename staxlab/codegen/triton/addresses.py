@@ -34,16 +34,17 @@ _BINARY: dict[str, Callable[[Any, Any], Any]] = {
     "arith.ori": np.bitwise_or, "arith.xori": np.bitwise_xor, "arith.maxsi": np.maximum, "arith.minsi": np.minimum,
     "arith.maxui": np.maximum, "arith.minui": np.minimum, "arith.shli": np.left_shift,
     "arith.shrsi": np.right_shift, "arith.shrui": np.right_shift,
-    "arith.divsi": lambda a, b: np.fix(np.true_divide(a, b)).astype(np.int64) if np.any(np.asarray(a) < 0) else a // b,
-    "arith.divui": lambda a, b: a // b, "arith.remsi": lambda a, b: np.fmod(a, b), "arith.remui": lambda a, b: a % b,
+    "arith.divsi": lambda a, b: np.sign(a) * np.sign(b) * (np.abs(a) // np.abs(b)), "arith.divui": lambda a, b: a // b,
+    "arith.remsi": np.fmod, "arith.remui": lambda a, b: a % b,  # signed ones round towards zero
 }  # fmt: skip
 _COMPARE: dict[str, Callable[[Any, Any], Any]] = {
     "eq": np.equal, "ne": np.not_equal, "slt": np.less, "sle": np.less_equal, "sgt": np.greater,
     "sge": np.greater_equal, "ult": np.less, "ule": np.less_equal, "ugt": np.greater, "uge": np.greater_equal,
 }  # fmt: skip
 _UNCHANGED = (
-    "arith.extsi", "arith.extui", "arith.trunci", "arith.index_cast", "ttg.convert_layout", "tt.bitcast",
+    "arith.trunci", "arith.index_cast", "arith.index_castui", "ttg.convert_layout", "tt.bitcast",
 )  # fmt: skip
+_WIDER = {"arith.extui": 1, "arith.extsi": -1}  # what a truth value becomes
 
 
 @dataclass(frozen=True)
@@ -60,8 +61,9 @@ class Access:
     that the tensor memory accelerator moves, whose addresses no thread computes.
 
     ``argument`` names the pointer, ``offsets`` are element offsets [block shape], None where they depend on data;
-    ``mask`` tells which positions are touched (None: all); ``shape`` and ``layout`` are those of the block (an empty
-    shape: one element that every thread asks for); ``line`` is the kernel's, ``number`` the operation's in the text.
+    ``mask`` tells which positions are touched (None: all, or, if not ``mask_known``, nobody knows which); ``shape`` and
+    ``layout`` are those of the block (an empty shape: one element that every thread asks for); ``line`` is the
+    kernel's, ``number`` the operation's in the text.
     """
 
     role: str
@@ -72,6 +74,7 @@ class Access:
     layout: str
     line: int | None
     number: int
+    mask_known: bool = True
 
 
 @dataclass
@@ -238,6 +241,12 @@ def _compute(name: str, given: list[Any], rest: str) -> Any:
     """An operation on values that are known."""
     if name in _UNCHANGED:
         return given[0]
+    if name in _WIDER:
+        is_truth = np.asarray(given[0]).dtype == bool
+        return np.where(given[0], _WIDER[name], 0) if is_truth else given[0]
+    if name == "tt.trans":
+        order = [int(n) for n in re.search(r"array<i32: ([\d, ]+)>", rest)[1].split(",")]  # type: ignore[index]
+        return _mapped(given[0], lambda value: np.transpose(value, order))
     if name in ("tt.splat", "tt.broadcast"):
         shape, _ = _shape_of(rest)
         return _mapped(given[0], lambda value: np.broadcast_to(value, shape))
@@ -306,6 +315,7 @@ def _record(run: _Run, name: str, names: list[str], rest: str, location: str, nu
             layout,
             line_of(run.kernel, run.table.places(location)),
             number,
+            mask_name is None or mask is not None,
         )
     )
 
