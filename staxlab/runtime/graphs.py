@@ -117,8 +117,9 @@ class GraphedRegion:
         self._layout: tuple | None = None
         self._stream: Any = None
         self._warned: dict = {}
-        self._told_held = self._is_warm = False
+        self._told_held = False
         self._held_calls, self._patience = 0, PATIENCE
+        self._warm = threading.local()  # libraries have handles for each thread, and make them at the first use
 
     # -- a call -------------------------------------------------------------------------------------------------------
 
@@ -134,7 +135,7 @@ class GraphedRegion:
             recording, reason = self._choose(given)
             if recording is not None:
                 return self._replay(recording, given)
-            if not self._is_warm and self.state != FALLBACK:
+            if not self._is_warm() and self.state != FALLBACK:
                 return self._warm_up(given, reason)
         return self._directly(given, reason)
 
@@ -147,7 +148,7 @@ class GraphedRegion:
         self.direct[reason] += 1
         versions = _versions(given)
         results = self.device.warm_up(self.run, [*given])  # `given` holds them until the streams are in order
-        self._is_warm = True
+        self._warm.here = True
         if self._movable is None:
             seen = enumerate(zip(versions, _versions(given), given, strict=True))
             # An inference tensor has no counter to tell by.
@@ -167,7 +168,7 @@ class GraphedRegion:
             times = self._seen[key] = self._seen.pop(key, 0) + 1
             if len(self._seen) > _REMEMBERED:
                 self._seen.popitem(last=False)
-            if times == 1 or not self._is_warm:
+            if times == 1 or not self._is_warm():
                 return None, FIRST_TIME
             if self._count() >= self._most and (times <= PATIENCE or not self._drop_oldest()):
                 return None, ALL_TAKEN
@@ -181,10 +182,14 @@ class GraphedRegion:
         if len(found) >= MOST_TURNS and self._is_time_to_give_up():
             found.pop(0)
             self.dropped += 1
-        if len(found) < MOST_TURNS and self._count() < self._most:
+        if len(found) < MOST_TURNS and self._count() < self._most and self._is_warm():
             return self._record(given, pointers, key), FAILED
         self._tell_held()
         return None, HELD
+
+    def _is_warm(self) -> bool:
+        """Whether this thread has run the region where it records."""
+        return getattr(self._warm, "here", False)
 
     def _is_time_to_give_up(self) -> bool:
         """Whether results have been held for so many calls that they may be held for ever. Their memory is left to who
@@ -321,7 +326,8 @@ class GraphedRegion:
             self._recordings.clear()
             self._seen.clear()
             self._varying, self._last_pointers = frozenset(), None
-            self._told_held = self._is_warm = False
+            self._told_held = False
+            self._warm = threading.local()
             if self.state != FALLBACK:
                 self.state = WARMING_UP
 

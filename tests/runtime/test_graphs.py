@@ -499,6 +499,21 @@ def test_threads_get_the_values_of_their_own_calls():
     assert not wrong and f.replays > 0
 
 
+def test_a_thread_warms_up_before_it_records():
+    f, device = region(simple(doubled))
+    pair = torch.ones(3), torch.ones(3)
+    f([pair[0]]), f([pair[0]])
+    for _ in range(3):  # each time another thread, which replays what is there and records nothing yet
+        thread = threading.Thread(target=lambda: [f([x]) for x in pair])
+        thread.start()
+        thread.join()
+    assert [entry[0] for entry in device.log].count("record") == 1
+    thread = threading.Thread(target=lambda: [f([pair[1]]) and None for _ in range(3)])
+    thread.start()
+    thread.join()
+    assert [entry[0] for entry in device.log][-4:] == ["warm up", "record", "replay", "replay"]
+
+
 def test_a_forked_child_does_not_touch_the_recordings(monkeypatch):
     x = torch.ones(3)
     f, device = region(simple(doubled))
