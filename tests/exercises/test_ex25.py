@@ -20,9 +20,9 @@ def check(part, seed=None, **answers):
 
 def test_the_chapters_values():
     answers = ex25_answers.reference(ex25.Variant())
-    assert answers["tile_side_25"] == 128 and answers["peak_25"] == Fraction(2048, 3)
-    assert answers["bytes_25"] == 4 * (2**30 + 2**24) and answers["share_here"] == Fraction(2, 65)
-    assert answers["intensity_25"] == Fraction(2048, 65)
+    assert answers["tile_side_25"] == 128 and answers["peak_25"] == "2048/3"
+    assert answers["bytes_25"] == 4 * (2**30 + 2**24) and answers["share_here"] == "2/65"
+    assert answers["intensity_25"] == "2048/65"
 
 
 @given(st.integers(3, 10**5), st.integers(1, 100))

@@ -39,10 +39,10 @@ def reference(variant: Variant) -> dict[str, Any]:
         "largest_tile": largest_tile,
         "reads_25": "2*n**2*ceil(n/T)",
         "bytes_25": traffic.nbytes,
-        "intensity_25": traffic.intensity,
-        "peak_25": traffic.peak_intensity,
+        "intensity_25": str(traffic.intensity),
+        "peak_25": str(traffic.peak_intensity),
         "saved_share": "2*T/(2*k + T)",
-        "share_here": saving_of(variant).share,
+        "share_here": str(saving_of(variant).share),
         "worth_most": WORTH,
     }
 
