@@ -52,7 +52,6 @@ def compiled(name: str, fn: Callable[[Any], Any], fuse: bool = True) -> Callable
     if name == "eager":
         return fn
     if name.startswith("torch_compile"):
-        torch.compiler.reset()
         return torch.compile(fn, mode="reduce-overhead" if name.endswith("graphs") else None)
     options = {"fuse": fuse, "cuda_graphs": name.endswith("graphs")}
     return staxlab.compile(fn, options=options, strict_native=True)
