@@ -137,6 +137,47 @@ def test_the_table_knows_every_form_there_is():
     assert {("index-width", 32), ("index-width", 64), ("tiling", "3-D")} <= decisions
 
 
+@pytest.mark.parametrize("capability", [80, 90], ids=["sm_80", "sm_90"])
+@pytest.mark.parametrize("kind", ["pointwise", "along rows", "across rows", "one row"])
+def test_more_points_than_32_bits_number(kind, capability):
+    """Sizes and subscripts are 64 bits wide where they must be, and nowhere else."""
+    from tests.codegen.triton_support import kernels_of, program
+
+    many, few = 2**31 + 640, 32
+    rows, columns = {"along rows": (many, few), "across rows": (few, many), "one row": (1, many)}.get(kind, (many, 1))
+    x = torch.empty(rows * columns, device="meta")
+
+    def reduced(ops, i, r):
+        return ops.load("x", r[0] * rows + i[0] if kind == "across rows" else i[0] * columns + r[0])
+
+    if kind == "pointwise":
+        p = program({"x": x}, (many,), lambda ops, i: ops.neg(ops.load("x", i[0])), torch.float32)
+    else:
+        p = program({"x": x}, (rows,), reduced, torch.float32, kind="sum", reduction_ranges=(columns,))
+    (kernel,) = kernels_of(p)
+    text = kernel.source
+    assert f"tl.full([], {many}, tl.int64)" in text and f"numel = {few}  #" in text or kind in ("pointwise", "one row")
+    assert "tl.program_id(0).to(tl.int64)" in text
+    assert ("(r0_offset + r0_base).to(tl.int64)" in text) == (kernel.launch["form"] == "looped")
+    ptx = aot_compile(kernel, capability)["ptx"]
+    assert "mul.wide" in ptx or "mul.lo.s64" in ptx or "shl.b64" in ptx or "mad.wide" in ptx
+    assert resource_usage(kernel, capability).spills == 0
+
+
+@pytest.mark.parametrize(
+    ("length", "counter"), [(2**31 - 100, "i64"), (2**31 - 5000, "i64"), (2**31 - (1 << 17), "i32")]
+)
+def test_a_loop_that_ends_near_the_last_32_bit_number_counts_in_64(length, counter):
+    """Its counter is compared after a step beyond the end, where 32 bits would begin again from below."""
+    from tests.codegen.triton_support import kernels_of, program
+
+    x = torch.empty(length, device="meta")
+    load_one = lambda ops, i, r: ops.load("x", r[0])  # noqa: E731
+    (kernel,) = kernels_of(program({"x": x}, (1,), load_one, torch.float32, kind="sum", reduction_ranges=(length,)))
+    (loop,) = [line for line in aot_compile(kernel, 90)["ttir"].splitlines() if "scf.for" in line]
+    assert re.search(rf"\b{counter} {{$|: {counter} ", loop) or f"%c{length}_{counter}" in loop
+
+
 def test_the_derivative_of_gelu_reads_its_argument_and_one_number():
     """Listing 9.3 as it comes about: the loss is a sum, so the gradient that arrives is a single number."""
     x, w = torch.randn(32, 64), torch.randn(64, 64, requires_grad=True)

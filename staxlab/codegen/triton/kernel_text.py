@@ -27,7 +27,7 @@ from .reductions import INDEX_PADDING, RowReduction, neutral_element
 from .scans import write_scan
 from .scatters import is_atomic, write_scatter
 from .space import GRID_LIMIT, BlockDim
-from .tiling import Form
+from .tiling import LANE_ROOM, Form
 
 #: Data that should stay in the second-level cache may take one part in so many of it.
 CACHE_SHARE = 4
@@ -212,7 +212,7 @@ class KernelWriter:
         head = CodeWriter()
         origins = self.node.origins
         for dim in self.space.dims:
-            big = dim.numel > INDEX_PADDING
+            big = dim.numel > INDEX_PADDING - LANE_ROOM  # a loop's counter goes one step beyond
             value = f"tl.full([], {dim.numel}, tl.int64)" if big else str(dim.numel)
             head.emit(f"{dim.size_name} = {value}  # a constant of this version", origins)
         if self.form.kind == "persistent":
