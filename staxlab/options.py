@@ -46,6 +46,7 @@ class DeviceSpec:
 
     ``kind`` is "cpu" or "cuda". CPU fields: ``instruction_set`` in ("avx512", "avx2", "neon", "scalar"),
     ``vector_bytes``, ``threads``. GPU fields: ``multiprocessors``, ``warp_size``, ``max_threads_per_multiprocessor``,
+    ``max_blocks_per_multiprocessor`` (32 on compute capabilities 8.0 and 9.0),
     ``shared_memory_per_multiprocessor`` and ``compute_capability`` (90 for sm_90).
     """
 
@@ -60,6 +61,7 @@ class DeviceSpec:
     multiprocessors: int = 0
     warp_size: int = 32
     max_threads_per_multiprocessor: int = 2048
+    max_blocks_per_multiprocessor: int = 32
     shared_memory_per_multiprocessor: int = 0
     registers_per_multiprocessor: int = 65536
     l2_bytes: int = 0

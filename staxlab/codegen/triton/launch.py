@@ -83,7 +83,7 @@ def configured(
     instances = math.prod(grid)
     tile = math.prod(blocks.values())
     num_warps = min(num_warps, max(1, tile // 32))
-    resident = device.max_threads_per_multiprocessor // (32 * num_warps)
+    resident = min(device.max_threads_per_multiprocessor // (32 * num_warps), device.max_blocks_per_multiprocessor)
     per_multiprocessor = min(resident, -(-instances // max(device.multiprocessors, 1)))
     in_flight = per_multiprocessor * tile * element_bytes
     need = bytes_in_flight_wanted(device)
