@@ -192,6 +192,7 @@ def _reader(record: Mapping[str, Any]) -> Callable[[str, Mapping[str, Any]], Sav
         "staxlab-training-1": _training, "staxlab-autotune-benchmark-1": _searches, "staxlab-cuda-graphs-1": _graphs,
         "staxlab-gpu-matmul-1": _products, "staxlab-splitting-benchmark-1": _peers,
         "staxlab-hardware-models-benchmark-1": _hardware_models,
+        "staxlab-product-models-benchmark-1": _product_models,
     }  # fmt: skip
     kind = record.get("format")
     if kind == "staxlab-gpu-benchmark-1":
@@ -369,6 +370,26 @@ def _products(name: str, record: Mapping[str, Any]) -> SavedRun:
 
 
 # --- Models of the hardware beside the device -------------------------------------------------------------------------
+
+
+def _product_models(name: str, record: Mapping[str, Any]) -> SavedRun:
+    """The rate of one template in different groups of tiles and numbers of stages, beside what the model of the cache
+    says main memory has to serve."""
+    rates, served = [], []
+    for case in record["cases"]:
+        for variant, entry in case["times"].items():
+            label = f"n = {case['order']}, {variant}"
+            ends = entry["interval_s"] or 2 * [entry["median_s"]]
+            values = (case["operations"] / seconds / 1e12 for seconds in (entry["median_s"], *ends[::-1]))
+            rates.append(Reading(label, "library" if variant == "library" else "template", *values))
+            for resident in ("1", "2"):
+                model = case["numbering_model_bytes"][resident].get(variant.removeprefix("group "))
+                if variant.startswith("group ") and model:
+                    series = f"model, {resident} instance{'s' * (resident != '1')} each"
+                    served.append(Reading(label, series, *3 * [model / 2**30]))
+    panels = [Panel("rate (TFLOP/s)", "{}, TFLOP/s", tuple(rates)),
+              Panel("from main memory (GiB)", "{}, GiB", tuple(served))]  # fmt: skip
+    return _run(name, record, "Numberings and stages of a template", panels, ["each: on every multiprocessor"])
 
 
 def _hardware_models(name: str, record: Mapping[str, Any]) -> SavedRun:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from typing import Any
 
 from ..errors import MissingDependencyError
@@ -49,9 +50,10 @@ def build_figure(record: Any, colours: dict[str, str]) -> Any:
                 axes.plot([reading.low, reading.high], [at, at], color=SERIES[place], linewidth=1.6)
         if panel.reference is not None:
             axes.axvline(panel.reference, color=colours["text"], linewidth=1, linestyle=":")
-        axes.set_xlabel(panel.label + (f"\n(dotted: {panel.meaning})" if panel.meaning else ""))
+        label = textwrap.fill(panel.label, 60 // len(record.panels))
+        axes.set_xlabel(label + (f"\n(dotted: {panel.meaning})" if panel.meaning else ""))
         values = [value for reading in panel.readings for value in (reading.low, reading.high)]
-        if max(values) > 4 * min(values) and min(values) > 0:
+        if max(values) > 6 * min(values) and min(values) > 0:
             axes.set_xscale("log")
             axes.set_xlim(min(values) / 1.15, max(values) * 1.15)
             ticks_in_plain_numbers(axes, False)

@@ -53,7 +53,7 @@ def test_a_plot_has_its_axes_named_and_its_numbers_in_words(theme):
 
     run = saved_run("gpu_h200")
     drawn = svg_text(run, theme)
-    for words in ("copy bandwidth (share)", "time of staxlab (times)", "torch.compile", run.title, "NVIDIA H200"):
+    for words in ("effective bandwidth", "bandwidth (share)", "time of the other", "torch.compile", run.title, "NVIDIA H200"):
         assert words in drawn, words
     assert run.panels[0].cell(run.cases[0], "staxlab") in drawn  # in the description
 
@@ -139,6 +139,23 @@ OTHERS = {
             ("2 kernels in a row", "staxlab"): "10 [5, 20]",
         },
     ),
+    "product models": (
+        {
+            "format": "staxlab-product-models-benchmark-1",
+            "cases": [
+                {
+                    "order": 64,
+                    "operations": 8e12,
+                    "numbering_model_bytes": {"1": {"4": 2**31}, "2": {"4": 2**30}, "least": 1},
+                    "times": {
+                        "library": {"median_s": 2.0, "interval_s": [1.0, 4.0]},
+                        "group 4": {"median_s": 4.0, "interval_s": None},
+                    },
+                }
+            ],
+        },
+        {("n = 64, library", "library"): "4 [2, 8]", ("n = 64, group 4", "template"): "2"},
+    ),
     "products": (
         {
             "format": "staxlab-gpu-matmul-1",
@@ -159,14 +176,17 @@ OTHERS = {
             "device_present": True,
             "flight": [
                 {
-                    "in_flight": 4096.0, "instances": 1, "step": 128, "predicted_bandwidth": 1e12, "bytes": 2e12,
-                    "median_s": 2.0, "interval_s": [1.0, 4.0],
+                    "in_flight": 4096.0,
+                    "instances": 1,
+                    "step": 128,
+                    "predicted_bandwidth": 1e12,
+                    "bytes": 2e12,
+                    "median_s": 2.0,
+                    "interval_s": [1.0, 4.0],
                 }
             ],
             "sectors": {
-                "variants": {
-                    "as tiled": {"efficiency": 1.0, "bytes": 3e12, "median_s": 1.0, "interval_s": [1.0, 1.0]}
-                }
+                "variants": {"as tiled": {"efficiency": 1.0, "bytes": 3e12, "median_s": 1.0, "interval_s": [1.0, 1.0]}}
             },
             "occupancy": [{"agree": True}],
             "summary": {"latency_s": 6e-7},
