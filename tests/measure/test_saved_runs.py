@@ -53,7 +53,14 @@ def test_a_plot_has_its_axes_named_and_its_numbers_in_words(theme):
 
     run = saved_run("gpu_h200")
     drawn = svg_text(run, theme)
-    for words in ("effective bandwidth", "bandwidth (share)", "time of the other", "torch.compile", run.title, "NVIDIA H200"):
+    for words in (
+        "effective bandwidth",
+        "bandwidth (share)",
+        "time of the other",
+        "torch.compile",
+        run.title,
+        "NVIDIA H200",
+    ):
         assert words in drawn, words
     assert run.panels[0].cell(run.cases[0], "staxlab") in drawn  # in the description
 
