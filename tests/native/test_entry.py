@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -17,6 +18,7 @@ from hypothesis import strategies as st
 import staxlab
 from staxlab import native
 from staxlab.specialize.ambient import read_ambient
+from staxlab.specialize.entry import _multiplies_in_less
 from tests.specialize.regions import dispatcher
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -550,7 +552,21 @@ def test_without_the_extension_everything_is_the_same_only_slower():
 
 
 def test_the_ambient_state_has_no_field_the_entry_does_not_look_at():
-    """Whoever adds a field to the ambient state must add it to `native/ambient.c` as well."""
+    """Whoever adds a field to the ambient state must add it to `native/ambient.c` as well. The precision of products
+    is not there: a version that multiplies in less than the full one has no line in C (tests below)."""
     assert read_ambient()._fields == (
         "grad_mode", "inference_mode", "autocast", "default_dtype", "deterministic", "default_device",
+        "product_precision",
     )  # fmt: skip
+
+
+@pytest.mark.parametrize("precision", ["ieee", "tf32"])
+def test_a_version_that_multiplies_in_less_than_full_precision_has_no_line_in_c(precision):
+    def region(device, trains, *precisions):
+        kernels = [SimpleNamespace(launch={"precision": one}) for one in precisions]
+        return SimpleNamespace(device=SimpleNamespace(is_gpu=device), trains=trains, kernels=kernels)
+
+    less = precision == "tf32"
+    assert _multiplies_in_less(region(True, False, "ieee", precision)) is less
+    assert _multiplies_in_less(region(True, True)) is True  # its backward half is not compiled yet
+    assert not _multiplies_in_less(region(False, True, precision)) and not _multiplies_in_less(SimpleNamespace())
