@@ -251,6 +251,9 @@ def main(arguments: list[str] | None = None) -> int:
         if options.out:
             save(record, options.out)
     if not options.smoke:
+        from benchmarks.gpu import copy_bandwidth
+
+        record["copy_bandwidth"] = copy_bandwidth()
         record["ridge"] = ridge(options.readings)
         for entry in record["ridge"]:
             print(f"  {entry['dtype']:9} n = {entry['order']:5}  {entry['rate'] / 1e12:7.1f} TFLOP/s")

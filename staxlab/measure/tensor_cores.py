@@ -6,7 +6,8 @@ P / (2 B)`` on. Halving ``b`` doubles ``P`` on tensor cores, so that order hardl
 ridge point lies from what other kernels reach.
 
 The rates are those of data sheets, dense, without sparsity. They are not measured; where a rate was measured it can be
-put beside them (:meth:`RidgeTable.with_measured`).
+put beside them (:meth:`RidgeTable.with_measured`), and :func:`measured_roofline` draws a saved run of
+``python -m benchmarks.product_models``.
 
 >>> [(row.dtype, row.least_order) for row in ridge_table("sm_90").rows if row.dtype in ("bfloat16", "float8")]
 [('bfloat16', 886), ('float8', 886)]
@@ -113,8 +114,9 @@ class RidgeTable(Tabular):
             operations = 2.0 * order**3
             seconds = operations / min(own.rate, self.bandwidth * intensity)
             points.append(Point(f"n = {order}, at best", operations, operations / intensity, seconds))
+        what = f"{self.device}, rates of data sheets" + (f"; products in {dtype}" if orders else "")
         return Roofline(
-            tuple(ceilings), tuple(points), {"device": f"{self.device}, rates of data sheets" + (f"; products in {dtype}" if orders else "")},
+            tuple(ceilings), tuple(points), {"device": what},
             notes=(f"ridge points: {self.ridges_text()}", "products stand where they could be at best; nothing here is "
                    "measured"),
         )  # fmt: skip
@@ -163,3 +165,36 @@ def ridge_table(
     for row in rows:
         least_order(row.itemsize, row.rate, row.bandwidth)
     return RidgeTable(spec.name, speed, rows)
+
+
+def measured_roofline(record: Mapping[str, Any], dtype: str = "bfloat16") -> Roofline:
+    """Square products of one kind of number as they were measured, below the highest rate any of them reached.
+
+    ``record`` is what ``python -m benchmarks.product_models --out FILE`` saved, as read by ``json``. The roof is the
+    bandwidth of a copy and the best rate of each kind of number; intensities are those of compulsory traffic, so that a
+    product that the caches serve may lie above the slanted part. Raises OptionError for a record without such products.
+    """
+    entries = [entry for entry in record.get("ridge", ()) if entry["dtype"] == dtype]
+    bandwidth = record.get("copy_bandwidth")
+    if not entries or not bandwidth:
+        raise OptionError(f"no products in {dtype} were measured in this run",
+                          remedy="run python -m benchmarks.product_models on a CUDA device")  # fmt: skip
+    best: dict[str, float] = {}
+    for entry in record["ridge"]:
+        best[entry["dtype"]] = max(entry["rate"], best.get(entry["dtype"], 0.0))
+    ceilings = [Ceiling("copy", "bandwidth", bandwidth, "measured")]
+    ceilings += [
+        Ceiling(f"best {kind}", "throughput", rate, "measured") for kind, rate in best.items() if rate <= best[dtype]
+    ]
+    points = []
+    for entry in entries:
+        operations = 2.0 * entry["order"] ** 3
+        between = tuple(entry["interval_s"]) if entry.get("interval_s") else None
+        points.append(
+            Point(f"n = {entry['order']}", operations, operations / entry["intensity"], entry["median_s"],
+                  between=between)
+        )  # fmt: skip
+    return Roofline(
+        tuple(ceilings), tuple(points), record.get("machine", {}), record.get("versions", {}),
+        record.get("command", ""), record.get("date", ""), (f"square products in {dtype} by the library",),
+    )  # fmt: skip

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from staxlab.errors import OptionError
 from staxlab.measure.epilogue_saving import epilogue_saving
 from staxlab.measure.matrix_traffic import peak_intensity
-from staxlab.measure.tensor_cores import least_order, ridge_table
+from staxlab.measure.tensor_cores import least_order, measured_roofline, ridge_table
 from staxlab.options import DeviceSpec
 
 
@@ -58,6 +58,31 @@ def test_other_rates_and_measured_ones():
             call()
         assert caught.value.remedy
     assert ridge_table(unknown, rates={"float16": 1e14}).rows[0].ridge == 100
+
+
+def saved_run():
+    """What a device that is exactly as fast as its model would have saved."""
+    entries = []
+    for dtype, itemsize, rate in (("bfloat16", 2, 700e12), ("float32", 4, 50e12), ("tf32", 4, 400e12)):
+        for order in (256, 1024, 4096):
+            intensity = float(peak_intensity(order, order, order, itemsize))
+            reached = min(rate, 4e12 * intensity)
+            seconds = 2 * order**3 / reached
+            entries.append({"dtype": dtype, "order": order, "intensity": intensity, "rate": reached,
+                            "median_s": seconds, "interval_s": [seconds * 0.99, seconds * 1.01]})  # fmt: skip
+    return {"ridge": entries, "copy_bandwidth": 4e12, "machine": {"device": "a model"}}
+
+
+def test_a_saved_run_is_drawn_as_it_was():
+    roof = measured_roofline(saved_run(), "tf32")
+    assert [c.name for c in roof.of("throughput")] == ["best tf32", "best float32"] and roof.throughput == 400e12
+    assert [point.label for point in roof.points] == ["n = 256", "n = 1024", "n = 4096"]
+    assert all(roof.fraction(point) == pytest.approx(1) for point in roof.points)
+    assert "[99%, 101%]" in str(roof) and "a model" in roof.title
+    for record, dtype in ((saved_run(), "float8"), ({"ridge": []}, "bfloat16")):
+        with pytest.raises(OptionError, match="were measured in this run") as caught:
+            measured_roofline(record, dtype)
+        assert "benchmarks.product_models" in caught.value.remedy
 
 
 def test_exercise_25():
