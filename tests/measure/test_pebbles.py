@@ -74,6 +74,7 @@ def test_a_game_where_the_bound_says_something():
     run = replay(12, 12, 12, 3, row_by_row(12, 12, 12))
     assert run.bound > 280 and run.transfers == 2 * 12**3 + 144
     assert len(run.segments) == math.ceil(run.transfers / 3)
+    assert len(run.table().rows) == 24 and f"all {len(run.segments):,} keep the limits" in str(run)
 
 
 THREE = [("read", ("a", 0, 0)), ("read", ("b", 0, 0)), ("multiply", 0, 0, 0)]
