@@ -98,7 +98,7 @@ LIVE = {
         },
     ),
     "09_gpu": (
-        38,
+        36,
         {
             "TileTraffic",
             "Projections",
