@@ -89,13 +89,33 @@ def test_dtypes(dtype):
         run(lambda x: (x.amax(), x.amin()), x, rtol=0, atol=0)
 
 
-def test_a_softmax_of_as_many_long_rows_as_multiprocessors_is_one_kernel():
-    """Fewer rows are split, and take a kernel for each level and one that divides."""
-    counts = {}
-    for rows in (64, 128):
-        compilation = compiled(lambda x: torch.softmax(x, -1), torch.empty(rows, 65536))
-        counts[rows] = len(compilation.kernels)
-    assert counts[128] == 1 < counts[64]
+@pytest.mark.parametrize("function", [torch.softmax, torch.log_softmax])
+def test_a_softmax_of_few_long_rows_reads_them_twice(function):
+    """One kernel if there are as many rows as multiprocessors; else one for blocks of rows, which finds the greatest
+    element and the sum of each in one pass, one that merges them, and one that divides."""
+    for rows, columns, count, transfers in ((128, 65536, 1, 2), (64, 65536, 3, 3), (4, 1 << 20, 3, 3)):
+        compilation = compiled(lambda x: function(x, -1), torch.empty(rows, columns))
+        assert len(compilation.kernels) == count
+        moved = compilation.kernels.bytes_moved / (4 * rows * columns)
+        assert transfers <= moved < transfers + 0.01
+    (decision,) = [d for d in compilation.loops.decisions if d.topic == TOPIC and d.choice > 1]
+    assert "Proposition 9.1" in decision.reason
+
+
+@pytest.mark.parametrize("function", [torch.softmax, torch.log_softmax])
+def test_blocks_of_long_rows_hold_special_values(function):
+    x = torch.randn(6, 20_000)
+    x[0, 7], x[1, 9_999], x[2, 19_999] = float("nan"), float("inf"), float("-inf")
+    x[3], x[4, :12_000] = float("-inf"), float("-inf")
+    run(lambda x: function(x, -1), x, rtol=2e-5, atol=1e-5)
+    run(lambda x: function(x, -1), x.to(torch.bfloat16), rtol=2e-2, atol=1e-2)
+    run(lambda x: function(x, -1), x[:, ::2].contiguous()[:, :10_000], rtol=2e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("shape", [(3, 20_011), (2, 3, 20_000), (20_000,)])
+def test_long_rows_without_a_divisor_and_of_other_ranks(shape):
+    run(lambda x: torch.softmax(x, -1), torch.randn(shape), rtol=2e-5, atol=1e-5)
+    run(lambda x: torch.softmax(x, 0), torch.randn(shape[::-1]), rtol=2e-5, atol=1e-5)
 
 
 def test_special_values_reach_the_result():
