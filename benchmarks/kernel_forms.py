@@ -300,6 +300,14 @@ FORMS: tuple[KernelForm, ...] = (
         (Facts("looped", 4, 1, "v4.b32", "v4.b32", "evict_first evict_last"),), marks=("merge_deviation_into(_",),
         tolerance=1e-4,
     ),
+    KernelForm(
+        "split, softmax", softmax, normal(), (8, 65536),
+        (
+            Facts("persistent", 1, 2, "v4.b32", "b32"),
+            Facts("persistent", 2, 2, "b32", "b32", "evict_first"),
+            Facts("pointwise", 3, 1, "b32 v4.b32", "v4.b32"),
+        ),
+    ),
     # Table 6.1
     KernelForm(
         "scan", lambda x: x.cumsum(-1), normal(), (6, 300),
