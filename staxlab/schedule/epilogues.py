@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from ..loops.body import MemoryAccess
-from ..loops.expressions import Expr, Symbol
+from ..loops.expressions import ZERO, Expr, Symbol
 from .records import ScheduleNode
 
 #: Orders of a node's loops that are tried.
@@ -47,14 +47,20 @@ def corresponding(nodes: tuple[ScheduleNode, ...]) -> tuple[ScheduleNode, ...] |
     """The nodes with the elementwise ones written over the loops of the template, so that each reads of the others the
     element that it makes; None if there is no such way, or one reads nothing that the others write."""
     product, *rest = nodes
-    written = {product.buffers[0]: product.writes[0].index}
+    assert product.body is not None
+    still = {symbol: ZERO for symbol in product.body.indices if symbol.upper == 0}  # loops of one iteration
+
+    def place(access: MemoryAccess) -> Expr:
+        return access.index.substitute(still)
+
+    written = {product.buffers[0]: place(product.writes[0])}
     found = [product]
     for node in rest:
         for candidate in over_tiles(node, product):
             reads = [a for a in candidate.reads if a.buffer in written]
-            if reads and all(access.index == written[access.buffer] for access in reads):
+            if reads and all(place(access) == written[access.buffer] for access in reads):
                 found.append(candidate)
-                written[node.buffers[0]] = candidate.writes[0].index
+                written[node.buffers[0]] = place(candidate.writes[0])
                 break
         else:
             return None

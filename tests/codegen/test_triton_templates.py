@@ -119,15 +119,26 @@ def test_batches(dtype, template):
 
 @st.composite
 def strided(draw, shape: tuple[int, int], dtype: torch.dtype) -> torch.Tensor:
-    """A matrix of any strides: transposed, with gaps, expanded, inside other memory."""
+    """A matrix of any strides: transposed, with gaps, the same along a dimension, inside other memory."""
     gaps = [draw(st.sampled_from([1, 1, 2, 3])) for _ in shape]
-    turned, expanded = draw(st.booleans()), draw(st.integers(0, 5)) == 0
-    lead = draw(st.integers(0, 3))
-    base = [1 if expanded and d == 0 else n * g for d, (n, g) in enumerate(zip(shape, gaps, strict=True))]
-    order = (1, 0) if turned else (0, 1)
+    order = (1, 0) if draw(st.booleans()) else (0, 1)
+    same, lead = draw(st.sampled_from([None, None, None, 0, 1])), draw(st.integers(0, 3))
+    base = [1 if d == same else n * g for d, (n, g) in enumerate(zip(shape, gaps, strict=True))]
     memory = filled(lead + base[0] * base[1], dtype=dtype, seed=draw(st.integers(0, 99)))[lead:]
     whole = memory.view(*(base[d] for d in order)).permute(*order)
-    return whole.expand(shape[0], -1)[:, :: gaps[1]] if expanded else whole[:: gaps[0], :: gaps[1]]
+    kept = whole[tuple(slice(None, None, 1 if d == same else g) for d, g in enumerate(gaps))]
+    return kept.expand(*shape)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("depth", [1, 23])
+def test_an_operand_that_is_the_same_for_every_k_ends_with_it_too(dtype, depth):
+    """Its loads have no subscript to compare with the end: copies past it must not be added, nor an infinity there
+    meet the zeros of the other operand."""
+    a, b = filled(40, 1, dtype=dtype).expand(40, depth), filled(1, 24, dtype=dtype, seed=1).expand(depth, 24)
+    product(a, b)
+    infinite = a.clone()[:, :1].fill_(float("inf")).expand(40, depth)
+    product(infinite, filled(depth, 24, dtype=dtype, seed=2))
 
 
 @settings(max_examples=25, deadline=None)

@@ -34,6 +34,8 @@ FUSES = {
     "kept, too": (lambda a, b, c: ((p := a @ b), p.relu()), ["template+pointwise"]),
     "two readers": (lambda a, b, c: ((p := a @ b).relu(), p.exp()), ["template+pointwise+pointwise"]),
     "a batch": (lambda a, b, c: torch.tanh(a.expand(3, 24, 10) @ b), ["template+pointwise"]),
+    "a row": (lambda a, b, c: torch.relu(a[:1] @ b), ["template+pointwise"]),
+    "a number": (lambda a, b, c: torch.relu(a[:1] @ b[:, :1]), ["template+pointwise"]),
 }
 
 STAYS = {

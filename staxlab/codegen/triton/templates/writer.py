@@ -158,13 +158,14 @@ class ProductWriter:
         raw = load is not None and self.schedule.layouts[load.args[0]].dtype == self.product.form.operands
         origins = body.origins or self.origins
         ops = TileOps(emission, origins, {}, raw)
-        value = ops.broadcast(body.replay(ops))
-        if not raw:
-            value = self._prepared(value, body, ops)
+        read = body.replay(ops)
+        value = ops.broadcast(read)
+        if not (raw and read.dims & ALONG_K):  # what is the same for every k was read without a look at its end
+            value = self._prepared(value, ops)
         self._took(emission)
         return value.name
 
-    def _prepared(self, value: BlockValue, body: LoopBody, ops: TileOps) -> BlockValue:
+    def _prepared(self, value: BlockValue, ops: TileOps) -> BlockValue:
         """What was computed of an operand, with zeros past the end of k, where a function of nothing is not nothing."""
         operands = self.product.form.operands
         edge = ALONG_K & ops.emission.space.all & ops.emission.masks
