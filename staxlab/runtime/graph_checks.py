@@ -68,17 +68,19 @@ REMEDIES = {
 @dataclass(frozen=True)
 class Obstacle:
     """Why a region is not recorded. ``condition`` is the number in Section 9.9 (0: not a matter of these), ``node`` the
-    name of the operator's result or of the tensor, ``where`` the user's line."""
+    name of the operator's result or of the tensor, ``where`` the user's line, ``advice`` what to do where that is known
+    better than from the kind."""
 
     condition: int
     reason: str
     kind: str
     node: str = ""
     where: SourceLocation | None = None
+    advice: str = ""
 
     @property
     def remedy(self) -> str:
-        return REMEDIES[self.kind]
+        return self.advice or REMEDIES[self.kind]
 
     def __str__(self) -> str:
         named = f"%{self.node}: " if self.node else ""
@@ -133,7 +135,8 @@ def check_region(compilation: Any) -> GraphCheck:
         return GraphCheck(subject, (Obstacle(1, "shapes are not fixed (dynamic=True)", "dynamic"),))
     if compilation.fallback is not None:
         reason = f"the region runs operator by operator: {compilation.fallback.reason}"
-        return GraphCheck(subject, (Obstacle(1, reason, "fallback", where=compilation.fallback.where),))
+        where, advice = compilation.fallback.where, compilation.fallback.remedy or ""
+        return GraphCheck(subject, (Obstacle(1, reason, "fallback", where=where, advice=advice),))
     if compilation.schedule is None:
         return GraphCheck(subject, (Obstacle(0, "the region has no kernels", "fallback"),))
     return check_schedule(subject, compilation.schedule)

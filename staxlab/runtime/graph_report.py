@@ -69,8 +69,11 @@ class GraphReport:
             copies = f", {info.copied_inputs} inputs ({info.copied_bytes:,} bytes) copied in" * bool(info.copied_inputs)
             held = ", results held" if info.held else ""
             results = f"{info.result_bytes:,} bytes of results"
-            lines.append(f"  recording {info.number}: {info.replays} replays, {results}{copies}{held}")
-        lines += [f"  run as it is, {count} times: {reason}" for reason, count in self.direct]
+            lines.append(
+                f"  recording {info.number}: {info.replays} replay{'s' * (info.replays != 1)}, {results}{copies}{held}"
+            )
+        for reason, count in self.direct:
+            lines.append(f"  run as it is, {'once' if count == 1 else f'{count} times'}: {reason}")
         if self.dropped:
             lines.append(f"  {self.dropped} recordings given up")
         return "\n".join(lines)

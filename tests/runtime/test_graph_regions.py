@@ -137,6 +137,7 @@ def test_data_dependent_shapes_are_refused_with_node_and_line():
         report = explained(lambda x: x[x > 0] * 2, torch.randn(4)).graphs
     (obstacle,) = report.check.obstacles
     assert obstacle.condition == 1 and "depends on data" in str(report) and "x[x > 0]" in str(report)
+    assert "remedy: use an operator whose result has a shape known beforehand" in str(report)
     assert [d.choice for d in report.decisions] == ["broken", "holds", "run as it is"]
 
 
