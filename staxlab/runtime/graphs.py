@@ -161,8 +161,13 @@ class GraphedRegion:
             return None, OTHER_INPUTS
         pointers = tuple([x.data_ptr() for x in given])
         key = self._key(pointers)
-        found = self._recordings.get(key)
-        if found is None:
+        found = self._recordings.get(key, ())
+        for recording in [*found]:
+            if not recording.is_intact():
+                self._forget(key, recording)
+            elif not recording.is_busy():
+                return recording, ""
+        if key not in self._recordings:
             if self._movable is None or self._movable:
                 key = self._learn(key, pointers)
             times = self._seen[key] = self._seen.pop(key, 0) + 1
@@ -173,15 +178,8 @@ class GraphedRegion:
             if self._count() >= self._most and (times <= PATIENCE or not self._drop_oldest()):
                 return None, ALL_TAKEN
             return self._record(given, pointers, key), FAILED
-        for recording in [*found]:
-            if not recording.is_intact():
-                found.remove(recording)
-                self.dropped += 1
-            elif not recording.is_busy():
-                return recording, ""
         if len(found) >= MOST_TURNS and self._is_time_to_give_up():
-            found.pop(0)
-            self.dropped += 1
+            self._forget(key, found[0])
         if len(found) < MOST_TURNS and self._count() < self._most and self._is_warm():
             return self._record(given, pointers, key), FAILED
         self._tell_held()
@@ -311,6 +309,13 @@ class GraphedRegion:
 
     def _count(self) -> int:
         return sum(map(len, self._recordings.values()))
+
+    def _forget(self, key: tuple, recording: Recording) -> None:
+        """Give a recording up. Its memory stays with whoever holds results in it."""
+        self._recordings[key].remove(recording)
+        self.dropped += 1
+        if not self._recordings[key]:
+            del self._recordings[key]
 
     def _drop_oldest(self) -> bool:
         """Make room: forget the recording that has not been replayed for the longest time."""

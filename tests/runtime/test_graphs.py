@@ -281,6 +281,19 @@ def test_a_result_resized_by_the_caller_costs_the_recording_and_no_value():
     assert f.report().dropped == 1
 
 
+def test_a_recording_that_was_lost_makes_room_for_another_address():
+    many = [torch.full((2,), float(k)) for k in range(3)]
+    f, _ = region(simple(doubled), most_recordings=1)
+    f([many[0]])
+    f([many[0]])[0].untyped_storage().resize_(0)
+    assert f([many[0]])[0].tolist() == [0.0] * 2  # found lost, and warm again: recorded at the next call
+    for x in many[1:]:
+        for _ in range(graphs.PATIENCE + 3):
+            assert torch.equal(f([x])[0], x * 2)
+    report = f.report()
+    assert report.dropped >= 2 and len(report.recordings) == 1 and report.replays > 3
+
+
 def test_a_result_of_the_last_call_may_be_the_next_input():
     y = torch.ones(3)
     f, _ = region(simple(lambda x: (x * 2 + 1,)))
