@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from staxlab.errors import OptionError
 from staxlab.measure.matrix_traffic import tile_capacity, tile_traffic
 from staxlab.measure.pebbles import PebbleError, replay, row_by_row, tiled
-from staxlab.measure.projections import brick, projections
+from staxlab.measure.projections import Projections, brick, projections
 
 small = st.integers(1, 6)
 
@@ -107,9 +107,11 @@ def test_too_many_pebbles_and_unwritten_results_are_refused():
         replay(1, 1, 1, 2, THREE)
     with pytest.raises(PebbleError, match="c.0, 0. was not written"):
         replay(1, 1, 1, 3, THREE)
-    back = [*THREE, ("write", ("c", 0, 0)), ("drop", ("c", 0, 0)), ("read", ("a", 0, 1)), ("multiply", 0, 0, 1)]
-    with pytest.raises(PebbleError, match="not in the fast memory"):
-        replay(1, 1, 2, 3, back)
+    away = [*THREE, ("write", ("c", 0, 0)), ("drop", ("c", 0, 0)), ("read", ("a", 0, 1)), ("read", ("b", 1, 0))]
+    with pytest.raises(PebbleError, match="the partial sum c.0, 0. is in the slow memory"):
+        replay(1, 1, 2, 5, [*away, ("multiply", 0, 0, 1)])
+    again = [*away, ("read", ("c", 0, 0)), ("multiply", 0, 0, 1), ("write", ("c", 0, 0))]
+    assert (replay(1, 1, 2, 5, again).reads, replay(1, 1, 2, 5, again).writes) == (5, 2)
     stale = [*THREE, ("write", ("c", 0, 0)), ("drop", ("a", 0, 0)), ("read", ("a", 0, 1)), ("drop", ("b", 0, 0)),
              ("read", ("b", 1, 0)), ("multiply", 0, 0, 1)]  # fmt: skip
     with pytest.raises(PebbleError, match="was not written"):
@@ -130,6 +132,13 @@ def test_loomis_and_whitney(found):
         assert s.size <= s.alpha * s.beta and s.size <= record.sizes[2]
     assert sum(s.alpha for s in record.slices) == record.sizes[0]
     assert sum(s.beta for s in record.slices) == record.sizes[1]
+
+
+def test_a_set_with_smaller_shadows_would_break_the_lemma():
+    class Impossible(Projections):
+        sizes = (1, 1, 3)
+
+    assert not Impossible(frozenset({(0, 0, 0), (0, 0, 1)})).holds
 
 
 def test_a_brick_is_tight_and_less_is_not():

@@ -133,12 +133,12 @@ def test_every_point_and_every_shadow_is_drawn_once():
 
 def test_a_slice_appears_at_its_step():
     picture = read(corner(brick(2, 1, 1)))
-    shown = {
-        e.attributes["data-point"]: e.attributes["data-shown"]
-        for e in picture.find("g")
-        if "data-point" in e.attributes
-    }
-    assert shown == {"0 0 0": "1 2", "1 0 0": "2"}
+    cubes = [e.attributes for e in picture.find("g") if "data-point" in e.attributes]
+    assert {cube["data-point"]: cube["data-shown"] for cube in cubes} == {"0 0 0": "1 2", "1 0 0": "2"}
+    squares = [e.attributes for e in picture.find("path") if "data-face" in e.attributes]
+    assert [(square["data-face"], square["data-shown"]) for square in squares] == [
+        ("0", "1 2"), ("0", "2"), ("1", "1 2"), ("1", "2"), ("2", "1 2"),
+    ]  # fmt: skip
 
 
 def test_the_chart_of_a_pipeline_has_every_step_of_every_run():
