@@ -24,11 +24,12 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from ..errors import OptionError
+from ..options import GPU_SPECS
 from .tables import Table, Tabular, seconds_text
 
 HOST, DEVICE = "host", "device"
@@ -272,6 +273,26 @@ def launch_timeline(
     for number, seconds in enumerate(kernels, 1):
         _require_duration(f"kernel {number}", seconds)
     return LaunchTimeline(tuple(kernels), launch, graph, source)
+
+
+def region_timeline(
+    compilation: Any, *, launch: Any = None, graph: Any = None, costs: LaunchCosts | None = None
+) -> LaunchTimeline:
+    """The timelines of a region compiled for a GPU that need not be here. Its kernels' times are a model: the bytes
+    the schedule has them move, over the nominal bandwidth of the device; so they are bounds from below.
+
+    ``launch``, ``graph`` and ``costs`` as for :func:`launch_timeline`. Raises OptionError for a region without GPU
+    kernels.
+    """
+    if compilation.kernels is None or not compilation.device.is_gpu:
+        reason = compilation.fallback_reason or f"it is compiled for {compilation.target}"
+        remedy = 'use staxlab.explain(..., target="sm_90")'
+        raise OptionError(f"{compilation.name} has no kernels for a GPU: {reason}", remedy=remedy)
+    bandwidth = compilation.device.nominal_bandwidth or GPU_SPECS["sm_90"].nominal_bandwidth
+    kernels = [k for k in compilation.kernels if not k.launch.get("skip")]
+    times = [(kernel.bytes_read + kernel.bytes_written) / bandwidth for kernel in kernels]
+    found = launch_timeline(times, launch=launch, graph=graph, costs=costs)
+    return replace(found, source=f"{found.source}; kernels modelled by their bytes over {bandwidth / 1e12:.3g} TB/s")
 
 
 def _require_duration(name: str, value: Any) -> None:

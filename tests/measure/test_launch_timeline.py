@@ -7,12 +7,14 @@ import re
 from fractions import Fraction
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+import staxlab
 from staxlab.errors import OptionError
 from staxlab.measure import launch_timeline as model
-from staxlab.measure.launch_timeline import DEVICE, HOST, launch_timeline, measured_costs
+from staxlab.measure.launch_timeline import DEVICE, HOST, launch_timeline, measured_costs, region_timeline
 
 DURATION = st.fractions(0, 20, max_denominator=8)
 KERNELS = st.lists(DURATION, max_size=12)
@@ -104,6 +106,19 @@ def test_measured_costs_are_read_and_never_invented(tmp_path):
         file.write_text(text)
         with pytest.raises(OptionError, match="no record"):
             measured_costs(file)
+
+
+def test_a_compiled_region_has_a_timeline_by_its_bytes():
+    """Example 6.2: two kernels, the first of which reads 64 x 16384 numbers."""
+    x = torch.randn(64, 16384)
+    compilation = staxlab.explain(lambda x: (x * x).sum(-1), x, target="sm_90")
+    timeline = region_timeline(compilation, launch=4e-6, graph=8e-6)
+    partial = 4 * 128
+    expected = [(4 * 64 * 16384 + partial) / 3.35e12, (partial + 4 * 64) / 3.35e12]
+    assert timeline.kernels == pytest.approx(expected) and "modelled" in str(timeline)
+    assert timeline.host_bound
+    with pytest.raises(OptionError, match="no kernels for a GPU"):
+        region_timeline(staxlab.explain(torch.relu, torch.randn(4)), launch=4e-6, graph=8e-6)
 
 
 def test_the_picture_in_characters_has_both_lanes_of_both_runs():
