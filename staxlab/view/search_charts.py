@@ -230,7 +230,7 @@ def trials_chart(record: Search) -> Html:
         drawn.append(text_at(str(k + 1), x(k), bottom + 16, "sx-label", MUTED, text_anchor="middle"))
     drawn.append(text_at("trial (number)", (96 + PLOT_WIDTH - 18) / 2, PLOT_HEIGHT - 14, "sx-label", MUTED,
                          text_anchor="middle"))  # fmt: skip
-    scale = "time (seconds, logarithmic)" if is_log else "time (seconds)"
+    scale = "time (logarithmic, units at the marks)" if is_log else "time (units at the marks)"
     turned = f"translate(14 {(46 + bottom) / 2:g}) rotate(-90)"
     drawn.append(text_at(scale, 0, 0, "sx-label", MUTED, text_anchor="middle", transform=turned))
     line = ""

@@ -64,7 +64,7 @@ def test_a_path_is_drawn_step_by_step():
     marks = [e for e in trials.find("circle") + trials.find("path") if "data-verdict" in e.attributes]
     assert len(marks) == len(found.trials)
     assert any(e.text == "trial (number)" for e in trials.find("text"))
-    assert any(e.text.startswith("time (seconds") for e in trials.find("text"))
+    assert any(e.text == "time (units at the marks)" for e in trials.find("text"))
 
 
 def test_the_search_before_stands_below():
