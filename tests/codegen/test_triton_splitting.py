@@ -112,6 +112,50 @@ def test_blocks_of_long_rows_hold_special_values(function):
     run(lambda x: function(x, -1), x[:, ::2].contiguous()[:, :10_000], rtol=2e-5, atol=1e-5)
 
 
+def test_moments_of_few_long_rows_read_them_once():
+    """A kernel for blocks of rows and one that merges them; a norm reads the rows once more."""
+    cases = [(lambda x: torch.var_mean(x, -1), 2, 1), (lambda x: x.std(), 2, 1)]
+    cases += [(lambda x: torch.nn.functional.layer_norm(x, x.shape[-1:]), 3, 3)]
+    for function, count, transfers in cases:
+        for rows, columns in ((64, 65536), (4, 1 << 20)):
+            compilation = compiled(function, torch.empty(rows, columns))
+            assert len(compilation.kernels) == count
+            moved = compilation.kernels.bytes_moved / (4 * rows * columns)
+            assert transfers <= moved < transfers + 0.01
+
+
+MOMENTS = {
+    "noise": lambda: torch.randn(5, 20_000),
+    "a large mean": lambda: torch.randn(5, 20_000) + 1e6,
+    "blocks of different means": lambda: torch.randn(5, 20_000) + 100.0 * (torch.arange(20_000) // 3000),
+    "one value": lambda: torch.full((5, 20_000), 0.1),
+    "several dimensions": lambda: torch.randn(5, 40, 500) + 3,
+}
+
+
+@pytest.mark.parametrize("case", MOMENTS)
+def test_moments_in_blocks_against_float64(case):
+    x = MOMENTS[case]()
+    dims = tuple(range(1, x.ndim))
+    compilation = compiled(lambda x: torch.var_mean(x, dims), x)
+    assert any("Chan" in d.reason for d in compilation.loops.decisions)
+    variance, mean = value_of(compilation, x)
+    true_variance, true_mean = torch.var_mean(x.double(), dims)
+    unit, n = 2.0**-24, x[0].numel()
+    largest = x.abs().amax(dims).double()
+    assert ((mean - true_mean).abs() <= n * unit * largest).all()
+    assert ((variance - true_variance).abs() <= n * unit * true_variance + 4 * (n * unit * largest) ** 2).all()
+
+
+def test_moments_in_blocks_of_other_inputs():
+    run(lambda x: (x.var((1, 2, 3)), torch.nn.functional.group_norm(x, 2)), torch.randn(2, 4, 60, 70), rtol=1e-4)
+    run(lambda x: torch.nn.functional.layer_norm(x, x.shape), torch.randn(3, 7000).bfloat16(), rtol=2e-2, atol=2e-2)
+    run(lambda x: x.var(), torch.randn(200, 300).t(), rtol=1e-4)
+    x = torch.randn(3, 20_000)
+    x[0, 5], x[1, 19_000] = float("nan"), float("inf")
+    run(lambda x: (x.var(-1), x.std(-1, correction=0)), x, rtol=1e-4)
+
+
 @pytest.mark.parametrize("shape", [(3, 20_011), (2, 3, 20_000), (20_000,)])
 def test_long_rows_without_a_divisor_and_of_other_ranks(shape):
     run(lambda x: torch.softmax(x, -1), torch.randn(shape), rtol=2e-5, atol=1e-5)

@@ -12,13 +12,12 @@ from collections.abc import Sequence
 
 import torch
 
-from ...options import Decision
 from ..layout import broadcast, numel, reshaped
 from ..ops import compute_dtype
-from ..splitting import TOPIC, SplitRule, left_whole
 from .call import Call
 from .reductions import finish, moments
 from .registry import Decline, lowering
+from .row_blocks import block_length
 from .values import TensorValue
 
 SHARED = "shared by every element of its row"
@@ -50,39 +49,13 @@ def _block(call: Call, x: TensorValue, dim: int, wide: torch.dtype) -> int:
     """Elements of the blocks that a long row is cut into; 0 if it is short, has no divisor of that kind, or if blocks
     would be too few to be fused."""
     if call.lowering.device.is_gpu:
-        return _segment(call, x, dim, wide)
+        found = "the greatest element and the sum relative to it (Proposition 9.1)"
+        return block_length(call, x, [dim], found) if x.ndim else 0
     if not call.fuses_rows or x.ndim == 0 or dim % x.ndim != x.ndim - 1 or x.shape[-1] * wide.itemsize < LONG_ROW_BYTES:
         return 0
     sizes = range(BLOCK_ELEMENTS, BLOCK_ELEMENTS // 16, -BLOCK_MULTIPLE)
     size = next((size for size in sizes if x.shape[-1] % size == 0), 0)
     return size if size and x.numel // size >= FEWEST_KEPT_ROWS else 0
-
-
-def _segment(call: Call, x: TensorValue, dim: int, wide: torch.dtype) -> int:
-    """The same on a GPU: blocks of rows of which there are too few for all multiprocessors (Section 6.5), so that both
-    values of a block are found in one pass over it, where splitting each reduction would take two."""
-    device, options, source = call.lowering.device, call.lowering.options, call.node.args[0]
-    last = x.ndim > 0 and dim % x.ndim == x.ndim - 1
-    if not (last and options.split_reductions and options.fuse and device.multiprocessors):
-        return 0
-    length = x.shape[-1]
-    rows, rule = x.numel // length, SplitRule(device)
-    if rows >= rule.enough_outputs or length <= rule.whole_up_to or source.val.stride[-1] != 1:
-        return 0
-    whole, split = left_whole(rows, length * x.dtype.itemsize, device)
-    wanted = rule.segments(rows, length)
-    count = next((k for k in range(wanted, 4 * wanted) if length % k == 0), 1)
-    enough = rows * count >= rule.enough_outputs or length // count <= rule.whole_up_to
-    if whole <= split or count == 1 or not enough:
-        return 0
-    reason = (
-        f"{rows} rows do not fill {device.multiprocessors} multiprocessors: {count} blocks of {length // count} "
-        "elements each, of which one pass finds the greatest element and the sum relative to it (Proposition 9.1)"
-    )
-    facts = (("n", rows), ("n_r", length), ("transfers per element, whole", whole), ("split", split),
-             ("segments", count), ("segment length", length // count))  # fmt: skip
-    call.lowering.decisions.append(Decision(TOPIC, call.node.name, count, reason, (1, count), facts))
-    return length // count
 
 
 def _exponentials_in_blocks(

@@ -16,10 +16,11 @@ from collections.abc import Sequence
 
 import torch
 
-from ..layout import numel, squeezed
+from ..layout import numel, reshaped, squeezed
 from ..ops import compute_dtype
 from .call import Call
 from .registry import Decline, lowering
+from .row_blocks import block_length
 from .unary import cast, truth
 from .values import Number, TensorValue
 
@@ -174,16 +175,44 @@ def lower_count_nonzero(call: Call, x: TensorValue, dims=None) -> TensorValue:
 def moments(
     call: Call, x: TensorValue, dims: Sequence[int], correction: Number, dtype: torch.dtype
 ) -> tuple[TensorValue, TensorValue]:
-    """Variance and mean over ``dims``, dimensions kept, in the compute dtype of ``dtype``. Two passes."""
-    wide = compute_dtype(dtype)
+    """Variance and mean over ``dims``, dimensions kept, in the compute dtype of ``dtype``. Two passes, which a GPU may
+    make one (:mod:`staxlab.schedule.squared_deviations`)."""
+    wide, count = compute_dtype(dtype), count_over(x, dims)
+    found = "the mean and the squared deviations from it (Chan, Golub and LeVeque, 1983)"
+    size = block_length(call, x, dims, found) if x.ndim else 0
+    mean, total = _deviations_in_blocks(call, x, dims, size, wide) if size else _deviations(call, x, dims, wide)
+    return divided(call, total, max(count - correction, 0), wide), mean
+
+
+def _deviations(call: Call, x: TensorValue, dims: Sequence[int], wide: torch.dtype) -> tuple[TensorValue, TensorValue]:
+    """The mean, kept in memory, and the sum of squared deviations from it."""
     mean = call.stored(mean_of(call, x, dims, True, wide), "a mean read by every element of its row")
 
     def deviation(ops, a, center):
         difference = ops.sub(a if x.compute_dtype == wide else ops.to_dtype(a, wide), center)
         return ops.mul(difference, difference)
 
-    total = call.reduction("sum", x, dims, keepdim=True, dtype=wide, function=deviation, extra=(mean,))
-    return divided(call, total, max(count_over(x, dims) - correction, 0), wide), mean
+    return mean, call.reduction("sum", x, dims, keepdim=True, dtype=wide, function=deviation, extra=(mean,))
+
+
+def _deviations_in_blocks(
+    call: Call, x: TensorValue, dims: Sequence[int], size: int, wide: torch.dtype
+) -> tuple[TensorValue, TensorValue]:
+    """The same of blocks of ``size`` elements first: what separates their means from the row's is added afterwards."""
+    lead = x.shape[: x.ndim - len(dims)]
+    count, last = numel(x.shape[len(lead) :]) // size, len(lead)
+    means, sums = _deviations(call, x.seen(reshaped(x.shape, (*lead, count, size))), [last + 1], wide)
+    mean = call.stored(mean_of(call, means, [last, last + 1], True, wide), "a mean read by every element of its row")
+
+    def merged(ops, squares, own, center):
+        difference = ops.sub(own, center)
+        return ops.add(squares, ops.mul(ops.mul(difference, difference), ops.constant(float(size), wide)))
+
+    total = call.reduction(
+        "sum", sums, [last, last + 1], keepdim=True, dtype=wide, function=merged, extra=(means, mean)
+    )  # fmt: skip
+    shape = (*lead, *(1 for _ in dims))
+    return mean.seen(reshaped(mean.shape, shape)), total.seen(reshaped(total.shape, shape))
 
 
 def _variance(
