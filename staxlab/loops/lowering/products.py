@@ -24,7 +24,7 @@ import torch
 from ...capture.graph import Node, TensorMeta
 from ...options import Decision, DeviceSpec, Options
 from ..layout import IndexMap, broadcast, numel
-from ..ops import Ops, compute_dtype
+from ..ops import OPERATIONS, Ops, compute_dtype
 from .call import Call
 from .product_choice import DEEP, choose, form_of, segments
 from .registry import Decline, lowering
@@ -162,6 +162,7 @@ def _product(
     device = call.lowering.device
     decision = choose(call.node, dimensions(call.node), device, call.lowering.options)
     form = form_of(decision, dtype)
+    _keep_costly(call, left, right)
     count, length = segments(*shape[-2:], left.shape[-1], device) if len(shape) == 2 else (1, 0)
     if count == 1:
         call.lowering.decisions.append(decision)
@@ -172,6 +173,18 @@ def _product(
     added = [call.pointwise(lambda ops, b: b, a, operand_dtype=wide, dtype=wide) for a in extra]
     epilogue = _added(beta, alpha, wide)
     return call.pointwise(lambda ops, t, *b: epilogue(ops, t, *b), total, *added, operand_dtype=wide, dtype=dtype)
+
+
+def _keep_costly(call: Call, *operands: TensorValue) -> None:
+    """Give an operand memory whose elements are costly to make: a tile makes them for itself, so each is made as often
+    as there are tiles along the other side of the result."""
+    for operand in operands:
+        if operand.box.is_stored:
+            continue
+        named = call.lowering._cost(operand.box).functions
+        costly = sorted(function for function in named if OPERATIONS[function].transcendental)
+        if costly:
+            call.lowering.realize(operand.box, f"{' and '.join(costly)} would be computed again for every tile")
 
 
 def _split(call: Call, count: int, length: int, depth: int) -> Decision:
