@@ -308,6 +308,14 @@ FORMS: tuple[KernelForm, ...] = (
             Facts("pointwise", 3, 1, "b32 v4.b32", "v4.b32"),
         ),
     ),
+    KernelForm(
+        "split, moments", moments, normal(), (8, 65536),
+        (
+            Facts("persistent", 1, 2, "v4.b32", "b32", "evict_first"),
+            Facts("persistent", 2, 2, "b32 v4.b32", "b32", "evict_first"),
+        ),
+        special=False, tolerance=1e-4,
+    ),
     # Table 6.1
     KernelForm(
         "scan", lambda x: x.cumsum(-1), normal(), (6, 300),
