@@ -314,10 +314,14 @@ def peers_of(case: Case, place: Any) -> dict[str, Callable[..., Any]]:
     return found
 
 
-def compare(case: Case, place: Any, best: Sequence[int] | None, readings: int) -> dict[str, Any]:
-    """All peers on one case; with ``best``, also the template in the configuration that a sweep has found."""
+def compare(
+    case: Case, place: Any, best: Sequence[int] | None, readings: int, without: Sequence[str] = ()
+) -> dict[str, Any]:
+    """All peers on one case but those ``without``; with ``best``, also the template in the configuration that a sweep
+    has found."""
     entry: dict[str, Any] = {"case": case.name, "operations": case.operations, "peers": {}}
-    sets, functions = place.sets(case), peers_of(case, place)
+    sets = place.sets(case)
+    functions = {name: function for name, function in peers_of(case, place).items() if name not in without}
     inputs = next(sets)
     exact = case.function(*(tensor.double() for tensor in inputs))
     scale = (inputs[0].double().abs() @ inputs[1].double().abs()).max().item()
@@ -402,6 +406,7 @@ def main(arguments: list[str] | None = None) -> int:
     p.add_argument("--smoke", action="store_true", help="small sizes without a device, in Triton's interpreter")
     p.add_argument("--only", default="", help="only cases whose name contains this")
     p.add_argument("--seconds", type=float, default=450.0, help="when to stop (default 450)")
+    p.add_argument("--without", default="", help="peers to leave out, as max_autotune, which takes a minute to compile")
     p.add_argument("--readings", type=int, default=15)
     p.add_argument("--out", type=Path)
     options = p.parse_args(arguments)
@@ -426,7 +431,14 @@ def _compared(place: Any, chosen: Sequence[Case], options: argparse.Namespace) -
     from benchmarks.records import header
 
     best = json.loads(options.sweep_file.read_text())["cases"] if options.sweep_file else {}
+    # What an earlier call has measured stays, so that cases may be run a few at a time.
     record: dict[str, Any] = {**header(FORMAT, place.device), "measured": place.measured, "cases": []}
+    if options.out is not None and options.out.exists():
+        before = json.loads(options.out.read_text())
+        if not isinstance(before.get("cases"), list) or before.get("measured") != place.measured:
+            raise SystemExit(f"{options.out} is no comparison of this command; name another file")
+        names = {case.name for case in chosen}
+        record["cases"] = [entry for entry in before["cases"] if entry["case"] not in names]
     until, left_out = time.perf_counter() + options.seconds, 0
     for case in chosen:
         if time.perf_counter() > until:
@@ -434,7 +446,8 @@ def _compared(place: Any, chosen: Sequence[Case], options: argparse.Namespace) -
             continue
         found = (best.get(case.name) or {}).get("best")
         split = case.depth >= 128 * max(case.rows, case.columns)
-        entry = compare(case, place, found["configuration"] if found and not split else None, options.readings)
+        swept_best = found["configuration"] if found and not split else None
+        entry = compare(case, place, swept_best, options.readings, options.without.split(","))
         record["cases"].append(entry)
         _save(record, options.out)
         shown = ", ".join(f"{n} {e['rate'] / 1e12:.0f}" for n, e in entry["peers"].items() if "rate" in e)

@@ -63,6 +63,12 @@ def test_peers_are_compared_in_the_swept_configuration_and_held_against_eager(tm
     assert entry["peers"]["staxlab, swept"]["readings"] == 3 and entry["peers"]["eager"]["error_to_scale"] < 2**-8
     with pytest.raises(ValueError, match="measured nothing"):
         gpu_matmul.rates(record)
+    rest = ["--smoke", "--only", "A B, 64", "--without", "eager", "--sweep-file", str(swept), "--out", str(found)]
+    assert gpu_matmul.main(rest) == 0
+    first, second = json.loads(found.read_text())["cases"]  # the first call's case is still there
+    assert first == entry and second["peers"] == {}
+    with pytest.raises(SystemExit, match="name another file"):
+        gpu_matmul.main(["--smoke", "--only", "relu", "--out", str(swept)])  # the sweep itself
 
 
 def test_rates_are_those_of_the_table():
