@@ -229,10 +229,10 @@ def coalescing(kernel: Kernel, capability: int | None = None, title: str = "") -
     """The sectors that every access of a Triton kernel touches, for compute capability ``capability`` (default: the
     kernel's own). Compiles if need be, and raises as that does; CodegenError for a kernel that is not Triton's, or
     whose grid is empty. Work proportional to the elements of a block times the sampled instances."""
-    steps = aot_compile(kernel, capability)
-    grid = tuple(kernel.launch["grid"])
+    grid = tuple(kernel.launch.get("grid", ()))
     if 0 in grid:
         raise CodegenError(f"{kernel.name} has an empty grid: it touches nothing")
+    steps = aot_compile(kernel, capability)
     layouts = Layouts(steps["ttgir"], kernel.launch["num_warps"])
     widths = instruction_widths(kernel, steps["ptx"])
     programs = sampled_programs(grid)

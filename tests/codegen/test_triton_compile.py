@@ -120,6 +120,16 @@ def test_deleting_the_cache_under_a_running_program_changes_nothing(cache_dir):
     assert aot_compile(kernel, 90)["cubin"]
 
 
+@pytest.mark.parametrize("shape", [(0, 4), (4, 0), (3, 0, 2), (0,)], ids=str)
+def test_what_has_no_elements_compiles_and_is_asked_for_what_it_takes(shape):
+    """Nobody launches it, but a reader may look at it: a loop without points has no variable."""
+    (kernel,) = staxlab.explain(lambda x: x * 2, torch.empty(shape), target="sm_90").kernels
+    assert ".target sm_90" in aot_compile(kernel)["ptx"] and kernel.launch["grid"] == (0, 1, 1)
+    assert "registers" in str(kernel.occupancy()) and "SASS" in str(kernel.lowering_steps())
+    with pytest.raises(CodegenError, match="empty grid"):
+        kernel.coalescing()
+
+
 def test_what_cannot_be_compiled_says_so():
     from dataclasses import replace
 

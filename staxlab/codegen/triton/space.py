@@ -99,7 +99,8 @@ class BlockSpace:
             self.symbol_dims[dim.flat] = frozenset({dim.prefix})
             for symbol, value in dim.values().items():
                 self.substitution[symbol] = value
-                self.names.setdefault(value, dim.loop_name(symbol))
+                if not value.is_constant:  # an empty loop has no variable: 0 is spelled as it is
+                    self.names.setdefault(value, dim.loop_name(symbol))
 
     def dim(self, prefix: str) -> BlockDim:
         return next(dim for dim in self.dims if dim.prefix == prefix)
