@@ -360,8 +360,8 @@ def random_search(
     """
     count = samples_needed(quantile, failure) if samples is None else samples
     check_shares(quantile, failure)
-    if count < 1:
-        raise OptionError(f"at least one sample is needed, not {count}")
+    if not isinstance(count, int) or count < 1:
+        raise OptionError(f"at least one sample is needed, not {count!r}", remedy="samples=60")
     course = _Course("random", space, cost, 0.0, subject)
     if start is not None:
         course.begin(space.require(start))

@@ -122,8 +122,8 @@ class Interleaved:
     noisy = True
 
     def __init__(self, sample: Callable[[Configuration], float], readings: int = READINGS, noise: float | None = None):
-        if readings < 1:
-            raise OptionError(f"at least one reading is needed, not {readings}")
+        if not isinstance(readings, int) or readings < 1:
+            raise OptionError(f"at least one reading is needed, not {readings!r}", remedy="readings=9")
         if noise is not None and not 0 <= noise < 1:
             raise OptionError(f"a bound on the relative noise lies between 0 and 1, not at {noise}")
         self.sample, self.readings, self.noise = sample, readings, noise
@@ -183,7 +183,10 @@ def meter_of(cost: Any) -> Any:
 
 def checked_cost(value: Any, configuration: Configuration) -> float:
     """A cost in seconds as a float. OptionError for what is no number above 0 (Definition 9.2)."""
-    number = value.item() if callable(getattr(value, "item", None)) else value
+    try:
+        number = value.item() if callable(getattr(value, "item", None)) else value
+    except (RuntimeError, ValueError):  # a tensor or an array of several
+        number = None
     real = isinstance(number, numbers.Real) and not isinstance(number, bool)
     if not real or math.isnan(number) or number <= 0:
         raise OptionError(

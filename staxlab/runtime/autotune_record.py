@@ -120,7 +120,7 @@ def to_json(search: Search) -> dict[str, Any]:
         "trials": [
             {
                 "configuration": list(trial.configuration), "cost_s": _number(trial.cost), "verdict": trial.verdict,
-                "round": trial.round, "readings": trial.readings, "noise": trial.noise,
+                "round": trial.round, "readings": trial.readings, "noise": _number(trial.noise),
                 "against": None if trial.against is None else list(trial.against), "required": trial.required,
             }
             for trial in search.trials
@@ -134,7 +134,7 @@ def from_json(data: dict[str, Any]) -> Search:
     trials = tuple(
         Trial(
             space.require(entry["configuration"]), _value(entry["cost_s"]), str(entry["verdict"]), int(entry["round"]),
-            int(entry["readings"]), float(entry["noise"]),
+            int(entry["readings"]), _value(entry["noise"]),
             None if entry["against"] is None else space.require(entry["against"]), float(entry["required"]),
         )
         for entry in data["trials"]

@@ -7,6 +7,7 @@ import math
 from fractions import Fraction
 
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -87,16 +88,19 @@ def test_neighbours_differ_by_a_factor_of_two_in_one_place(case):
         (lambda: select([(1, 1), (2, 2)], lambda c: math.nan), "above 0, or infinity"),
         (lambda: select([(1, 1), (2, 2)], lambda c: "fast"), "above 0, or infinity"),
         (lambda: select([(1, 1), (2, 2)], lambda c: True), "above 0, or infinity"),
+        (lambda: select([(1, 1), (2, 2)], lambda c: torch.ones(2)), "above 0, or infinity"),
         (lambda: coordinate_descent(SQUARE, (1, 1), lambda c: 1.0, threshold=0), "must be above 0"),
         (lambda: coordinate_descent(SQUARE, (1, 1), lambda c: 1.0, threshold=1), "threshold must lie"),
         (lambda: coordinate_descent(SQUARE, (1, 3), lambda c: 1.0), "not in the configuration space"),
         (lambda: random_search(SQUARE, lambda c: 1.0, samples=0), "at least one sample"),
+        (lambda: random_search(SQUARE, lambda c: 1.0, samples=1.5), "at least one sample"),
         (lambda: random_search(SQUARE, lambda c: 1.0, quantile=0), "must be shares"),
         (lambda: samples_needed(0.5, 1.0), "must be shares"),
         (lambda: exhaustive(ConfigurationSpace.of(a=range(1, 5000)), lambda c: 1.0), "too many"),
         (lambda: halving_plan(8, 23), "too few"),
         (lambda: halving_plan(8, 100, 1), "reduction of 2 or more"),
         (lambda: Interleaved(lambda c: 1.0, 0), "at least one reading"),
+        (lambda: Interleaved(lambda c: 1.0, 2.5), "at least one reading"),
         (lambda: Interleaved(lambda c: 1.0, noise=1.0), "between 0 and 1"),
         (lambda: Noisy(lambda c: 1.0, 1.0), "from 0 to below 1"),
         (lambda: side_by_side(lambda c: 1.0), "no space to search in"),
@@ -426,3 +430,11 @@ def test_every_search_survives_its_file(case, seed):
         exhaustive(space, costs.__getitem__, start=start),
     ):
         assert from_json(json.loads(json.dumps(to_json(found), allow_nan=False))) == found
+
+
+def test_a_noise_that_is_no_number_survives_its_file():
+    """Readings near the largest float: half the sum of two of them is infinite, and so is what is made of it."""
+    space = ConfigurationSpace.of(a=(1, 2, 4), b=(1, 2))
+    found = successive_halving(list(space), Interleaved(lambda c: 1.7e308 / c[0], readings=3), space=space)
+    read = from_json(json.loads(json.dumps(to_json(found), allow_nan=False)))
+    assert read.chosen == found.chosen and str(read) == str(found)
