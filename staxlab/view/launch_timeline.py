@@ -6,6 +6,7 @@ and a hatched box; where the device waits, the lane is dashed and says so.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from typing import Any
 
@@ -72,7 +73,7 @@ def lanes_chart(record: Any) -> Html:
 
 def ticks(most: float, wanted: int = 8) -> list[float]:
     """Round numbers from 0 up to ``most``, about as many as wanted."""
-    steps = (s * 10.0**e for e in range(-9, 12) for s in (1, 2, 5))
+    steps = (s * 10.0**e for e in itertools.count(-9) for s in (1, 2, 5))
     step = next(step for step in steps if step * wanted >= most)
     return [k * step for k in range(int(most / step) + 1)]
 

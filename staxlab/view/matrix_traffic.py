@@ -29,11 +29,14 @@ def view(record: Any, full: bool = False) -> View:
 def traffic_chart(record: Any) -> Html:
     """Elements moved against the side of a square tile."""
     curve = record.curve()
-    widest, fit = curve[-1].tile[0], largest_tile(record.capacity, record.tile[2], power_of_two=False).choice
+    widest, depth = curve[-1].tile[0], record.tile[2]
+    room = record.capacity > 2 * depth  # for a tile of 1 x 1 and its slices
+    fit = largest_tile(record.capacity, depth, power_of_two=False).choice if room else 0
     sides = (1.0, float(widest))
     once = compulsory_elements(record.m, record.n, record.k)
     lines = [Curve("tiles", tuple((float(one.tile[0]), float(one.elements)) for one in curve))]
-    said = f"{record.summary()}. With B_K = {record.tile[2]}, tiles up to {fit} x {fit} fit on the chip."
+    fits = f"tiles up to {fit} x {fit} fit on the chip" if fit else "no tile fits on the chip"
+    said = f"{record.summary()}. With B_K = {depth}, {fits}."
     if record.bound > 0:
         lines.append(Curve("bound of Theorem 9.1", tuple((side, record.bound) for side in sides)))
         said += f" The bound of Theorem 9.1 is {record.bound:,.0f} elements."
@@ -43,10 +46,10 @@ def traffic_chart(record: Any) -> Html:
     marks = []
     if record.tile[0] == record.tile[1]:
         marks.append(Mark(f"{record.tile[0]} x {record.tile[1]}", float(record.tile[0]), float(record.elements)))
-    levels = [Level(f"capacity: T = {fit}", x=float(fit))] if fit <= 2 * widest else []
+    levels = [Level(f"capacity: T = {fit}", x=float(fit))] if 0 < fit <= 2 * widest else []
     title = f"Traffic of {record.m} x {record.k} by {record.k} x {record.n} in tiles"
     labels = ("side T of a square tile (elements)", "elements moved (count)")
-    return log_plot(title, said, labels, lines, marks, levels, base=2, beyond=float(fit))
+    return log_plot(title, said, labels, lines, marks, levels, base=2, beyond=float(max(fit, 1)))
 
 
 def epilogue_chart(record: Any) -> Html:

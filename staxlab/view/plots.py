@@ -5,6 +5,7 @@ For the curves of the hardware models (Section 9.1). Lines are numbers in, pixel
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -50,7 +51,7 @@ def round_ticks(most: float, count: int = 6) -> list[float]:
     """Zero and round numbers up to ``most``, about ``count`` of them."""
     if most <= 0:
         return [0.0]
-    step = next(s * 10.0**e for e in range(-9, 18) for s in (1, 2, 5) if s * 10.0**e * count >= most)
+    step = next(s * 10.0**e for e in itertools.count(-9) for s in (1, 2, 5) if s * 10.0**e * count >= most)
     return [round(k * step, 12) for k in range(int(most / step + 1e-9) + 1)]
 
 

@@ -128,7 +128,7 @@ def test_the_picture_in_characters_has_both_lanes_of_both_runs():
     assert "·" in lines[1] and set(lines[2][8:]) <= set("G ") and "49.5 us" in lines[4]
 
 
-@pytest.mark.parametrize("kernels", [[1.5e-6] * 12, [9e-6] * 3, [1e-7], [2e-6, 50e-6, 1e-6], [1e-6] * 400])
+@pytest.mark.parametrize("kernels", [[1.5e-6] * 12, [9e-6] * 3, [1e-7], [2e-6, 50e-6, 1e-6], [1e-6] * 400, [1e9]])
 def test_the_drawing_has_words_axes_and_every_kernel(kernels):
     timeline = launch_timeline(kernels, launch=4e-6, graph=7e-6)
     bundle = timeline._repr_mimebundle_()

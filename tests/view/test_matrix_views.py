@@ -74,6 +74,9 @@ def test_the_traffic_has_bound_capacity_and_units():
     assert "capacity: T = 192" in picture.text and "128 x 128" in picture.text
     (hatched,) = [e for e in picture.find("path") if "data-beyond" in e.attributes]
     assert hatched.attributes["data-beyond"] == "192"
+    small = read(traffic_chart(tile_traffic(64, 64, 64, tile=(16, 16, 16), capacity=32)))  # a tile of 1 x 1 takes 33
+    assert "no tile fits on the chip" in small.find("svg")[0].attributes["aria-label"]
+    assert [e.attributes["data-beyond"] for e in small.find("path") if "data-beyond" in e.attributes] == ["1"]
     silent = read(traffic_chart(RECORDS["no bound"]))
     assert "Theorem 9.1 says nothing" in silent.find("svg")[0].attributes["aria-label"]
 
