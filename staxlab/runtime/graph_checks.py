@@ -89,12 +89,14 @@ class Obstacle:
 
 @dataclass(frozen=True)
 class GraphCheck:
-    """What the static check found: all obstacles, and generators that have to be registered with a recording."""
+    """What the static check found: all obstacles, and generators that have to be registered with a recording.
+    ``looked_at`` are the conditions that were checked at all: where one obstacle is enough, the others are left."""
 
     subject: str
     obstacles: tuple[Obstacle, ...] = ()
     generators: tuple[torch.Generator, ...] = ()
     draws: bool = False
+    looked_at: tuple[int, ...] = (1, 3)
 
     @property
     def allowed(self) -> bool:
@@ -109,7 +111,8 @@ class GraphCheck:
             drawn = "it draws random numbers; a replay moves the generator on as the same kernels would have"
             found.append(Decision("cuda-graph-randomness", self.subject, "registered", drawn))
         choice = "record" if self.allowed else "run as it is"
-        why = "conditions 1 and 3 hold; condition 2, the addresses, is checked in every call"
+        known = "conditions 1 and 3 hold" if self.looked_at == (1, 3) else "nothing is known that forbids it"
+        why = f"{known}; condition 2, the addresses, is checked in every call"
         reason = why if self.allowed else str(self.obstacles[0])
         found.append(Decision("cuda-graph", self.subject, choice, reason, ("record", "run as it is")))
         return tuple(found)
@@ -117,9 +120,11 @@ class GraphCheck:
     def _condition(self, number: int, holds: str) -> Decision:
         broken = [obstacle for obstacle in self.obstacles if obstacle.condition == number]
         facts = tuple((f"%{o.node}" if o.node else "region", o.reason) for o in broken)
-        reason = str(broken[0]) if broken else holds
-        topic = f"cuda-graph-condition-{number}"
-        return Decision(topic, self.subject, "broken" if broken else "holds", reason, ("holds", "broken"), facts)
+        choice, reason = ("broken", str(broken[0])) if broken else ("holds", holds)
+        if not broken and number not in self.looked_at:
+            choice, reason = "not checked", "the check ended before it"
+        candidates = ("holds", "broken", "not checked")
+        return Decision(f"cuda-graph-condition-{number}", self.subject, choice, reason, candidates, facts)
 
     def __str__(self) -> str:
         return "\n".join(map(str, self.decisions))
@@ -130,15 +135,16 @@ def check_region(compilation: Any) -> GraphCheck:
     for any target; a sample on the CPU stands for the target's one device."""
     subject = compilation.name
     if not compilation.device.is_gpu:
-        return GraphCheck(subject, (Obstacle(3, "the kernels run on the CPU", "target"),))
+        return GraphCheck(subject, (Obstacle(3, "the kernels run on the CPU", "target"),), looked_at=(3,))
     if compilation.options.dynamic:
-        return GraphCheck(subject, (Obstacle(1, "shapes are not fixed (dynamic=True)", "dynamic"),))
+        return GraphCheck(subject, (Obstacle(1, "shapes are not fixed (dynamic=True)", "dynamic"),), looked_at=(1,))
     if compilation.fallback is not None:
         reason = f"the region runs operator by operator: {compilation.fallback.reason}"
         where, advice = compilation.fallback.where, compilation.fallback.remedy or ""
-        return GraphCheck(subject, (Obstacle(1, reason, "fallback", where=where, advice=advice),))
+        obstacle = Obstacle(1, reason, "fallback", where=where, advice=advice)
+        return GraphCheck(subject, (obstacle,), looked_at=(1,))
     if compilation.schedule is None:
-        return GraphCheck(subject, (Obstacle(0, "the region has no kernels", "fallback"),))
+        return GraphCheck(subject, (Obstacle(0, "the region has no kernels", "fallback"),), looked_at=())
     return check_schedule(subject, compilation.schedule)
 
 

@@ -100,7 +100,7 @@ class GraphedRegion:
     ):
         self.run, self.device, self.name, self.where = run, device, name, where
         self.inputs, self.outputs = inputs, outputs
-        self.check = check or GraphCheck(name)
+        self.check = check or GraphCheck(name, looked_at=())
         self.state, self.cause = WARMING_UP, ""
         self.direct: collections.Counter[str] = collections.Counter()
         self.replays = 0
