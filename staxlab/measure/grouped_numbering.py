@@ -147,11 +147,10 @@ def numbering(grid_m: int, grid_n: int, group: int = 8, window: int | None = Non
     ``window`` blocks run at the same time: by default 132, the multiprocessors of an H100, or all there are. Raises
     OptionError for extents, groups or windows below 1, or a window larger than the grid.
     """
-    if grid_m < 1 or grid_n < 1 or group < 1:
-        block_coordinates(0, grid_m, grid_n, group)  # says what is wrong
+    block_coordinates(0, grid_m, grid_n, group)  # says what is wrong with them
     blocks = grid_m * grid_n
     window = min(132, blocks) if window is None else window
-    if not 1 <= window <= blocks:
+    if not isinstance(window, int) or not 1 <= window <= blocks:
         raise OptionError(f"{window} blocks at a time, of {blocks}", remedy=f"take a window of 1 to {blocks}")
     return Numbering(grid_m, grid_n, group, window)
 
@@ -180,6 +179,7 @@ def best_group(grid_m: int, grid_n: int, window: int, candidates: Iterable[int] 
     ``candidates`` are all heights from 1 to ``grid_m`` unless given. Raises OptionError if there are none, or as
     :func:`numbering` does.
     """
+    window = numbering(grid_m, grid_n, 1, window).window
     tried = tuple(candidates) if candidates is not None else tuple(range(1, grid_m + 1))
     if not tried:
         raise OptionError("no height of groups to choose from", remedy="give at least one candidate")

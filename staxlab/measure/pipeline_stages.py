@@ -40,7 +40,7 @@ def stage_bytes(tile: Sequence[int], itemsize: int) -> int:
     >>> stage_bytes((128, 128, 64), 2)
     32768
     """
-    if len(tile) != 3 or min(*tile, itemsize) < 1:
+    if len(tile) != 3 or not all(isinstance(size, int) and size >= 1 for size in (*tile, itemsize)):
         raise OptionError(f"no stage of a tile {tuple(tile)} with elements of {itemsize} bytes",
                           remedy="give (B_M, B_N, B_K) and the bytes of an element, all 1 or more")  # fmt: skip
     rows, columns, depth = tile
@@ -123,7 +123,8 @@ def stage_budget(
     if not isinstance(spec, DeviceSpec) or not spec.shared_memory_per_multiprocessor:
         raise OptionError(f"the shared memory of {getattr(spec, 'name', spec)!r} is not known",
                           remedy=f"give a DeviceSpec of a GPU, or one of {', '.join(GPU_SPECS)}")  # fmt: skip
-    if instances < 1 or epilogue_bytes < 0 or reserved_bytes < 0:
+    whole = all(isinstance(number, int) for number in (instances, epilogue_bytes, reserved_bytes))
+    if not whole or instances < 1 or epilogue_bytes < 0 or reserved_bytes < 0:
         raise OptionError(f"{instances} instances, {epilogue_bytes} and {reserved_bytes} bytes make no budget",
                           remedy="give at least one instance, and no negative sizes")  # fmt: skip
     one, shared = stage_bytes(tile, itemsize), spec.shared_memory_per_multiprocessor
@@ -296,8 +297,12 @@ def pipeline(
     after the one before; a step is computed once its slice is there and the step before is done. Raises OptionError for
     no steps, no stages, negative times, or times that are all zero.
     """
-    times = tuple(Fraction(time) for time in (latency, transfer, compute))
-    if steps < 1 or stages < 1 or min(times) < 0 or not any(times):
+    try:
+        times = tuple(Fraction(time) for time in (latency, transfer, compute))
+    except (TypeError, ValueError, OverflowError):  # no numbers, NaN, or infinite
+        times = ()
+    whole = isinstance(steps, int) and isinstance(stages, int)
+    if not whole or steps < 1 or stages < 1 or not any(times) or min(times) < 0:
         times_text = f"times {latency}, {transfer} and {compute}"
         raise OptionError(f"no pipeline of {steps} steps in {stages} stages with {times_text}",
                           remedy="give at least one step and one stage, and times of which one is above 0")  # fmt: skip

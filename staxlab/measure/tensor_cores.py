@@ -154,6 +154,8 @@ def ridge_table(
     whose rates are not known, or an unknown kind of number.
     """
     spec: Any = device_spec(device) if isinstance(device, str) else device
+    if not isinstance(spec, DeviceSpec):
+        raise OptionError(f"{spec!r} is no device", remedy="give a DeviceSpec, or the name of a target such as 'sm_90'")
     known = rates if rates is not None else NOMINAL_RATES.get(spec.compute_capability)
     if not known:
         raise OptionError(f"no arithmetic rates of {spec.name} are known", remedy="give rates={'bfloat16': ...}")

@@ -124,7 +124,8 @@ def test_groups_help_only_where_the_cache_is_small():
     "call",
     [
         lambda: numbering(0, 4), lambda: numbering(4, 4, 0), lambda: numbering(4, 4, 2, 17),
-        lambda: numbering(4, 4, 2, 0),
+        lambda: numbering(4, 4, 2, 0), lambda: numbering(4, 4, 1.5), lambda: numbering(4, 4, 2, 1.5),
+        lambda: best_group(4, 4, 4, [float("nan")]),
         lambda: numbering(4, 4, 2, 4).reads(4, 13), lambda: numbering(4, 4, 2, 4).reads(0),
         lambda: block_coordinates(16, 4, 4, 2), lambda: best_group(4, 4, 4, ()), lambda: best_group(4, 4, 99),
         lambda: l2_traffic(4, 4, 0, window=4, capacity=9, bytes_a=1, bytes_b=1),

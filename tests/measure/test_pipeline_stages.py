@@ -128,7 +128,9 @@ def test_it_prints_and_compares():
         lambda: stage_budget((8, 8, 8), itemsize=2, device=DeviceSpec(kind="cuda", name="x")),
         lambda: bytes_in_flight((8, 8, 8), 2, 0), lambda: pipeline(0, 1, latency=1, compute=1),
         lambda: pipeline(1, 0, latency=1, compute=1), lambda: pipeline(1, 1, latency=0, compute=0),
-        lambda: pipeline(1, 1, latency=-1, compute=1),
+        lambda: pipeline(1, 1, latency=-1, compute=1), lambda: pipeline(1, 1, latency=float("inf"), compute=1),
+        lambda: pipeline(1, float("nan"), latency=1, compute=1), lambda: pipeline(1, 1, latency=None, compute=1),
+        lambda: stage_bytes((1.5, 1, 1), 2), lambda: stage_budget((8, 8, 8), itemsize=2, instances=1.5),
     ],
 )  # fmt: skip
 def test_what_cannot_be_is_refused(call):

@@ -50,6 +50,7 @@ def test_other_rates_and_measured_ones():
     unknown = DeviceSpec(kind="cuda", name="x", compute_capability=70, nominal_bandwidth=1e12)
     for call in (
         lambda: ridge_table(unknown),
+        lambda: ridge_table(90),
         lambda: ridge_table(unknown, rates={"int4": 1e12}),
         lambda: ridge_table("sm_90", bandwidth=0.0),
         lambda: least_order(0, 1.0, 1.0),

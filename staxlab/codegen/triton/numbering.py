@@ -26,7 +26,7 @@ def block_coordinates(pid: int, grid_m: int, grid_n: int, group: int) -> tuple[i
     >>> [block_coordinates(pid, 3, 2, 2) for pid in range(6)]
     [(0, 0), (1, 0), (0, 1), (1, 1), (2, 0), (2, 1)]
     """
-    if grid_m < 1 or grid_n < 1 or group < 1:
+    if not all(isinstance(size, int) and size >= 1 for size in (grid_m, grid_n, group)):
         raise OptionError(
             f"no numbering of {grid_m} x {grid_n} blocks in groups of {group} rows",
             remedy="give at least one row, one column, and groups of at least one row",
