@@ -469,17 +469,22 @@ def _resident() -> int:
         return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
+ROUNDS = 5
+
+
 @pytest.mark.skipif(not os.path.exists("/proc/self/statm"), reason="no /proc here")
-@pytest.mark.parametrize("calls", [20_000, pytest.param(1_000_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("calls", [100_000, pytest.param(1_000_000, marks=pytest.mark.slow)])
 def test_memory_stays_flat_over_fresh_tensors(calls):
     compiled = staxlab.compile(affine)
     warm(compiled, torch.randn(8))
-    for _ in range(2000):
-        compiled(torch.ones(8))
-    start = _resident()
-    for _ in range(calls):
-        compiled(torch.ones(8))
-    assert _resident() - start < 4 << 20
+    growth = []
+    for _ in range(ROUNDS):
+        start = _resident()
+        for _ in range(calls // ROUNDS):
+            compiled(torch.ones(8))
+        growth.append(_resident() - start)
+    # What other tests of this process left may grow or be returned meanwhile; a leak shows in every round.
+    assert min(growth) < calls // ROUNDS, growth  # bytes: less than one for each call
     assert compiled.cache_info().compilations == 1
 
 
