@@ -16,7 +16,16 @@ from tests.transform.opinfo import VARIANTS
 
 DTYPES = (torch.float32, torch.float64)
 EVERYTHING = [(dtype, variant) for dtype in DTYPES for variant in VARIANTS]
+TWO_VARIANTS = ("dense", "strided")
+LONG_DIFFERENCES = {"nn.functional.ctc_loss"}  # whose sample has so many elements to move that it takes a minute
 every_dtype_and_variant = pytest.mark.parametrize("dtype, variant", EVERYTHING, ids=str)
+two_variants = pytest.mark.parametrize("variant", TWO_VARIANTS)
+each_share = pytest.mark.parametrize("share", ["in turn", pytest.param("all", marks=pytest.mark.nightly)])
+
+
+def shared_out(chosen, share, place, count):
+    """In turn: every operator once, each in another of ``count`` settings. All of them in all settings by night."""
+    return chosen if share == "all" else chosen[place::count]
 
 
 def check(chosen, dtype, variant, backend, limit, how=opinfo.compare):
@@ -52,9 +61,12 @@ def test_second_derivatives_of_some_operators():
 
 
 @pytest.mark.slow
+@each_share
 @every_dtype_and_variant
-def test_gradients_of_every_operator(dtype, variant):
-    check(opinfo.differentiable(dtype), dtype, variant, "aot_eager", 2)
+def test_gradients_of_every_operator(dtype, variant, share):
+    place = EVERYTHING.index((dtype, variant))
+    chosen = shared_out(opinfo.differentiable(dtype), share, place, len(EVERYTHING))
+    check(chosen, dtype, variant, "aot_eager", 2)
 
 
 @pytest.mark.slow
@@ -68,22 +80,31 @@ def test_gradients_of_every_operator_in_kernels(part):
 @pytest.mark.slow
 @pytest.mark.parametrize("part", range(4))
 def test_every_operator_by_finite_differences(part):
-    chosen = opinfo.differentiable(torch.float64)[part::4]
+    chosen = [op for op in opinfo.differentiable(torch.float64)[part::4] if op.name not in LONG_DIFFERENCES]
+    check(chosen, torch.float64, "dense", "stax", 1, opinfo.check_by_differences)
+
+
+@pytest.mark.nightly
+def test_the_other_operators_by_finite_differences():
+    chosen = [op for op in opinfo.differentiable(torch.float64) if op.name in LONG_DIFFERENCES]
+    assert len(chosen) == len(LONG_DIFFERENCES)
     check(chosen, torch.float64, "dense", "stax", 1, opinfo.check_by_differences)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("variant", ["dense", "strided"])
-def test_forward_mode_of_every_operator(variant):
+@each_share
+@two_variants
+def test_forward_mode_of_every_operator(variant, share):
     """Not broadcast: torch.func.jvp refuses most expanded arguments."""
-    chosen = opinfo.differentiable(torch.float64)
+    chosen = shared_out(opinfo.differentiable(torch.float64), share, TWO_VARIANTS.index(variant), 2)
     check(chosen, torch.float64, variant, "aot_eager", 1, opinfo.check_forward_mode)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("variant", ["dense", "strided"])
-def test_second_derivatives_of_every_operator(variant):
-    chosen = opinfo.differentiable(torch.float64)
+@each_share
+@two_variants
+def test_second_derivatives_of_every_operator(variant, share):
+    chosen = shared_out(opinfo.differentiable(torch.float64), share, TWO_VARIANTS.index(variant), 2)
     check(chosen, torch.float64, variant, "aot_eager", 2, opinfo.check_second_derivatives)
 
 

@@ -92,7 +92,11 @@ def test_an_answer_that_cannot_be_read_costs_its_field_alone(exercise_id):
         assert feedback.maximum - feedback.earned == Fraction(field.points)
 
 
-MOST_SEEDS_SLOW = [None, *(pytest.param(seed, marks=pytest.mark.slow) for seed in SEEDS[1:])]
+MOST_SEEDS_SLOW = [
+    None,
+    pytest.param(SEEDS[1], marks=pytest.mark.slow),
+    *(pytest.param(seed, marks=pytest.mark.nightly) for seed in SEEDS[2:]),
+]
 
 
 @pytest.mark.parametrize("seed", MOST_SEEDS_SLOW)
