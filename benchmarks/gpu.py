@@ -44,11 +44,16 @@ READING_SECONDS = 2e-3
 
 
 def reading(run: Callable[[list[torch.Tensor]], Any], sets: Iterator[list[torch.Tensor]], calls: int) -> float:
+    """As :func:`seconds_per_call`, each call on the next of ``sets``."""
+    return seconds_per_call(lambda: run(next(sets)), calls)
+
+
+def seconds_per_call(run: Callable[[], Any], calls: int) -> float:
     """Seconds per call, by CUDA events around ``calls`` calls."""
     start, stop = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
     start.record()
     for _ in range(calls):
-        run(next(sets))
+        run()
     stop.record()
     stop.synchronize()
     return start.elapsed_time(stop) * 1e-3 / calls

@@ -101,22 +101,13 @@ def _measured_flight(kernel: Any, shape: tuple[int, int], readings: int, in_flig
 
 def _timed(run: Any, readings: int) -> dict[str, Any]:
     """Seconds per call between CUDA events: the median of the readings, and its interval (Proposition 13.2)."""
+    from benchmarks.gpu import seconds_per_call
     from staxlab.measure.timing import median_interval
 
-    calls = max(2, min(200, int(READING_SECONDS / max(_reading(run, 2), 1e-7))))
-    taken = [_reading(run, calls) for _ in range(readings)]
+    calls = max(2, min(200, int(READING_SECONDS / max(seconds_per_call(run, 2), 1e-7))))
+    taken = [seconds_per_call(run, calls) for _ in range(readings)]
     interval = median_interval(taken)
     return {"median_s": statistics.median(taken), "interval_s": [interval.low, interval.high]}
-
-
-def _reading(run: Any, calls: int) -> float:
-    start, stop = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-    start.record()
-    for _ in range(calls):
-        run()
-    stop.record()
-    stop.synchronize()
-    return start.elapsed_time(stop) * 1e-3 / calls
 
 
 # --- Sectors ----------------------------------------------------------------------------------------------------------

@@ -102,28 +102,18 @@ def stages_model(case: ProductCase, most: int = 8) -> dict[str, Any]:
     }
 
 
-def reading(run: Callable[[], Any], calls: int) -> float:
-    """Seconds per call, by CUDA events around ``calls`` calls."""
-    start, stop = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-    start.record()
-    for _ in range(calls):
-        run()
-    stop.record()
-    stop.synchronize()
-    return start.elapsed_time(stop) * 1e-3 / calls
-
-
 def in_turn(runners: dict[str, Callable[[], Any]], readings: int) -> dict[str, dict[str, Any]]:
     """Median and interval of every runner, reading by reading in turn."""
+    from benchmarks.gpu import seconds_per_call
     from staxlab.measure.timing import median_interval
 
     calls = {}
     for name, run in runners.items():
-        reading(run, 3)
-        calls[name] = max(2, min(200, int(READING_SECONDS / max(reading(run, 3), 1e-7))))
+        seconds_per_call(run, 3)
+        calls[name] = max(2, min(200, int(READING_SECONDS / max(seconds_per_call(run, 3), 1e-7))))
     taken: dict[str, list[float]] = {name: [] for name in runners}
     for _, name in itertools.product(range(readings), runners):
-        taken[name].append(reading(runners[name], calls[name]))
+        taken[name].append(seconds_per_call(runners[name], calls[name]))
     found = {}
     for name, values in taken.items():
         interval = median_interval(values)

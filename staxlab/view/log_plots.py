@@ -11,10 +11,10 @@ from collections.abc import Iterator, Sequence
 
 from .charts import CHARACTER, MUTED, RULE, TEXT, Box, chart, free_spot, text_at
 from .markup import Html, element
-from .plots import DASHES, STYLES, Curve, Level, Mark, Place
+from .plots import BOTTOM, DASHES, STYLES, Curve, Level, Mark, Place, axes_drawn
 
 WIDTH, HEIGHT = 620, 340
-LEFT, RIGHT, TOP, BOTTOM = 84, 22, 52, 52  # margins
+LEFT, RIGHT, TOP = 84, 22, 52  # margins; below as in plots
 MOST_TICKS = 9
 
 
@@ -80,19 +80,9 @@ def _number(value: float) -> str:
 
 def _axes(labels: tuple[str, str], extent: tuple[float, ...], base: int, at: Place) -> Iterator[Html]:
     low_x, high_x, low_y, high_y = extent
-    bottom, right = HEIGHT - BOTTOM, WIDTH - RIGHT
-    yield element("path", d=f"M{LEFT} {TOP}V{bottom}H{right}", class_="sx-chart-axis", fill="none", stroke=RULE)
-    for value in power_ticks(low_x, high_x, base):
-        x, _ = at(value, low_y)
-        yield element("path", d=f"M{x:.1f} {bottom}V{bottom + 4}", class_="sx-chart-axis", stroke=RULE)
-        yield text_at(_number(value), x, bottom + 17, "sx-label", MUTED, text_anchor="middle")
-    for value in power_ticks(low_y, high_y):
-        _, y = at(low_x, value)
-        yield element("path", d=f"M{LEFT - 4} {y:.1f}H{LEFT}", class_="sx-chart-axis", stroke=RULE)
-        yield text_at(_number(value), LEFT - 8, y + 4, "sx-label", MUTED, text_anchor="end")
-    yield text_at(labels[0], (LEFT + right) / 2, HEIGHT - 10, "sx-label", MUTED, text_anchor="middle")
-    yield text_at(labels[1], 0, 0, "sx-label", MUTED, text_anchor="middle",
-                  transform=f"translate(16 {(TOP + bottom) / 2:g}) rotate(-90)")  # fmt: skip
+    across = ((at(value, low_y)[0], _number(value)) for value in power_ticks(low_x, high_x, base))
+    up = ((at(low_x, value)[1], _number(value)) for value in power_ticks(low_y, high_y))
+    return axes_drawn(labels, (LEFT, TOP, WIDTH - RIGHT, HEIGHT - BOTTOM), across, up)
 
 
 def _curve(curve: Curve, at: Place, dash: str | None) -> Iterator[Html]:

@@ -6,7 +6,7 @@ For the curves of the hardware models (Section 9.1). Lines are numbers in, pixel
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from .charts import CHARACTER, MUTED, RULE, TEXT, Box, chart, free_spot, text_at
@@ -102,20 +102,31 @@ def _covered(curve: Curve, at: Place) -> Iterator[Box]:
             yield x - 3, min(start, end), x + 3, max(start, end)
 
 
-def _axes(axes: tuple[str, str], highest_x: float, highest_y: float, at: Place) -> Iterator[Html]:
-    base, right = HEIGHT - BOTTOM, WIDTH - RIGHT
-    yield element("path", d=f"M{LEFT} {TOP}V{base}H{right}", class_="sx-chart-axis", fill="none", stroke=RULE)
-    for value in round_ticks(highest_x):
-        x, _ = at(value, 0)
-        yield element("path", d=f"M{x:.1f} {base}V{base + 4}", class_="sx-chart-axis", stroke=RULE)
-        yield text_at(f"{value:g}", x, base + 17, "sx-label", MUTED, text_anchor="middle")
-    for value in round_ticks(highest_y, 5):
-        _, y = at(0, value)
-        yield element("path", d=f"M{LEFT - 4} {y:.1f}H{LEFT}", class_="sx-chart-axis", stroke=RULE)
-        yield text_at(f"{value:g}", LEFT - 8, y + 4, "sx-label", MUTED, text_anchor="end")
-    yield text_at(axes[0], (LEFT + right) / 2, HEIGHT - 10, "sx-label", MUTED, text_anchor="middle")
-    yield text_at(axes[1], 0, 0, "sx-label", MUTED, text_anchor="middle",
-                  transform=f"translate(16 {(TOP + base) / 2:g}) rotate(-90)")  # fmt: skip
+def axes_drawn(
+    labels: tuple[str, str],
+    frame: tuple[float, float, float, float],
+    across: Iterable[tuple[float, str]],
+    up: Iterable[tuple[float, str]],
+) -> Iterator[Html]:
+    """Both axes of the ``frame`` (left, top, right, bottom in pixels) with labels, ``BOTTOM`` pixels of
+    margin below it, and ticks: pixels along the axis and what stands there."""
+    left, top, right, bottom = frame
+    yield element("path", d=f"M{left} {top}V{bottom}H{right}", class_="sx-chart-axis", fill="none", stroke=RULE)
+    for x, words in across:
+        yield element("path", d=f"M{x:.1f} {bottom}V{bottom + 4}", class_="sx-chart-axis", stroke=RULE)
+        yield text_at(words, x, bottom + 17, "sx-label", MUTED, text_anchor="middle")
+    for y, words in up:
+        yield element("path", d=f"M{left - 4} {y:.1f}H{left}", class_="sx-chart-axis", stroke=RULE)
+        yield text_at(words, left - 8, y + 4, "sx-label", MUTED, text_anchor="end")
+    yield text_at(labels[0], (left + right) / 2, bottom + BOTTOM - 10, "sx-label", MUTED, text_anchor="middle")
+    yield text_at(labels[1], 0, 0, "sx-label", MUTED, text_anchor="middle",
+                  transform=f"translate(16 {(top + bottom) / 2:g}) rotate(-90)")  # fmt: skip
+
+
+def _axes(labels: tuple[str, str], highest_x: float, highest_y: float, at: Place) -> Iterator[Html]:
+    across = ((at(value, 0)[0], f"{value:g}") for value in round_ticks(highest_x))
+    up = ((at(0, value)[1], f"{value:g}") for value in round_ticks(highest_y, 5))
+    return axes_drawn(labels, (LEFT, TOP, WIDTH - RIGHT, HEIGHT - BOTTOM), across, up)
 
 
 def _line(curve: Curve, at: Place, dash: str | None) -> Html:

@@ -64,9 +64,6 @@ def triton_kernel(
     constants = dict(launch.blocks)
     if form.kind == "persistent":
         del constants["R0_BLOCK"]
-    compiler_options: dict[str, object] = {"enable_fp_fusion": False, "enable_reflect_ftz": False}
-    if text.asserts:
-        compiler_options |= {"debug": True, "sanitize_overflow": False}
     return Kernel(
         name=name,
         language="triton",
@@ -82,7 +79,7 @@ def triton_kernel(
             "sizes": {dim.size_name: dim.numel for dim in form.space.dims},
             "num_warps": launch.num_warps,
             "num_stages": launch.num_stages,
-            "options": compiler_options,
+            "options": text.compiler_options,
         },
         bytes_read=schedule.bytes_read(node),
         bytes_written=schedule.bytes_written(node),

@@ -42,6 +42,12 @@ class KernelText:
     asserts: bool
     kernel_line: int
 
+    @property
+    def compiler_options(self) -> dict[str, object]:
+        """What Triton is told: arithmetic as the program has it, and the run-time checks kept where there are any."""
+        options: dict[str, object] = {"enable_fp_fusion": False, "enable_reflect_ftz": False}
+        return options | {"debug": True, "sanitize_overflow": False} if self.asserts else options
+
 
 def own_origins(node: ScheduleNode) -> Origins:
     """Where the reduction and the store come from: the buffer's own nodes, those no operation of the body has; of a

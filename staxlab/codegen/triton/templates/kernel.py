@@ -43,9 +43,6 @@ def product_kernel(
     batch, rows, columns, depth = sizes
     tiles = -(-rows // blocks["BLOCK_M"]) * -(-columns // blocks["BLOCK_N"])
     grid = min(tiles, blocks["PROGRAMS"]) if persistent else tiles * batch
-    options: dict[str, Any] = {"enable_fp_fusion": False, "enable_reflect_ftz": False}
-    if text.asserts:
-        options |= {"debug": True, "sanitize_overflow": False}
     launch: dict[str, Any] = {
         "form": "persistent-tma" if persistent else "tiled",
         "grid": (0 if 0 in (batch, rows, columns) else grid, 1, 1),
@@ -53,7 +50,7 @@ def product_kernel(
         "sizes": {},
         "num_warps": warps,
         "num_stages": stages,
-        "options": options,
+        "options": text.compiler_options,
         "precision": form.precision,
     }
     if persistent:
