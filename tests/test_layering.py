@@ -34,6 +34,7 @@ ORDER: tuple[tuple[str, ...], ...] = (
     ("staxlab.polyhedral",),
     ("staxlab.codegen",),
     ("staxlab.runtime",),
+    ("staxlab.attention",),
     ("staxlab.measure",),
     ("staxlab.compilation",),
     ("staxlab.fallbacks",),
