@@ -32,19 +32,10 @@ ORDER: tuple[tuple[str, ...], ...] = (
     ("staxlab.loops",),
     ("staxlab.schedule",),
     ("staxlab.polyhedral",),
-    # What a generator of attention kernels reads; what calls the generators is further up, under staxlab.attention.
-    (
-        "staxlab.attention.problem",
-        "staxlab.attention.modification",
-        "staxlab.attention.adjoint",
-        "staxlab.attention.block_mask",
-        "staxlab.attention.masks",
-        "staxlab.attention.online_softmax",
-        "staxlab.attention.reference",
-    ),
+    ("staxlab.attention",),  # what generators of attention kernels read; what calls the generators is further up
     ("staxlab.codegen",),
     ("staxlab.runtime",),
-    ("staxlab.attention",),
+    ("staxlab.attention.backends", "staxlab.attention.operator", "staxlab.attention.omni"),
     ("staxlab.measure",),
     ("staxlab.compilation",),
     ("staxlab.fallbacks",),

@@ -42,8 +42,9 @@ class AttentionProblem:
     Query [batch, query_heads, queries, head_size], key [batch, key_heads, keys, head_size] and value [batch, key_heads,
     keys, value_size] are of ``dtype`` and have the strides given, in elements; query head ``h`` uses key head ``h //
     group``. ``score`` and ``mask`` are traced modifications or None; ``blocks`` is None where every block is visited
-    and no ``mask`` is evaluated. The result [batch, query_heads, queries, value_size] is contiguous and of ``dtype``,
-    the logarithm of the sum of exponentials [batch, query_heads, queries] contiguous and float32 (float64 for float64).
+    and no ``mask`` is evaluated. The result [batch, query_heads, queries, value_size] is of ``dtype`` and has
+    :attr:`output_strides`; the logarithm of the sum of exponentials [batch, query_heads, queries] is contiguous and
+    float32 (float64 for float64).
 
     Equal and hashed by :attr:`key`: modifications count by what they compute, not by which object they are.
     """
@@ -86,6 +87,18 @@ class AttentionProblem:
     def group(self) -> int:
         """Query heads that share one key head; 1 without grouped-query attention."""
         return self.query_heads // self.key_heads if self.key_heads else 1
+
+    @property
+    def output_strides(self) -> tuple[int, int, int, int]:
+        """Strides of the result: dense, a row of values innermost, the other dimensions in the order that they have in
+        the query, so that what comes of a projection in (batch, queries, heads, size) goes on as such."""
+        sizes = (self.batch, self.query_heads, self.queries)
+        order = sorted(range(3), key=lambda axis: -(self.query_strides[axis] or math.inf))
+        strides, step = [0, 0, 0, 1], self.value_size
+        for axis in reversed(order):
+            strides[axis] = step
+            step *= max(sizes[axis], 1)
+        return tuple(strides)
 
     @property
     def captured(self) -> tuple[Any, ...]:
