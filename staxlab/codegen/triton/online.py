@@ -3,9 +3,10 @@
 A row that is not held is walked along once for every reduction that needs the one before it, unless partial results can
 be corrected afterwards. Two kinds can. A maximum and a sum of exponentials relative to it: a lane carries the pair
 (m, d), and a larger element rescales the sum (Proposition 9.1; Milakov and Gimelshein, 2018, "Online normalizer
-calculation for softmax"). And a sum of squared deviations from a row's mean: a lane carries the mean of its own
-elements and the sum of squared deviations from that (Welford, 1962), and what separates the lanes' means from the row's
-is added when that is known (Chan, Golub and LeVeque, 1983; :mod:`staxlab.schedule.squared_deviations`).
+calculation for softmax"; the rule is that of :mod:`staxlab.loops.online_softmax`). And a sum of squared deviations from
+a row's mean: a lane carries the mean of its own elements and the sum of squared deviations from that (Welford, 1962),
+and what separates the lanes' means from the row's is added when that is known (Chan, Golub and LeVeque, 1983;
+:mod:`staxlab.schedule.squared_deviations`).
 """
 
 from __future__ import annotations

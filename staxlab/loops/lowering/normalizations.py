@@ -63,7 +63,8 @@ def _exponentials_in_blocks(
 ) -> tuple[TensorValue, TensorValue]:
     """The same in one pass over memory: the two values of each block, which the cache holds meanwhile, and then of all
     blocks. Pairs (m, d) of a greatest element and a sum relative to it are merged by Proposition 9.1:
-    ``(max(m, n), d exp(m - max(m, n)) + e exp(n - max(m, n)))`` (Milakov and Gimelshein, 2018).
+    ``(max(m, n), d exp(m - max(m, n)) + e exp(n - max(m, n)))`` (Milakov and Gimelshein, 2018),
+    the rule of :mod:`staxlab.loops.online_softmax` for all blocks of a row at once.
 
     A block of nothing but minus infinity has the sum 0, relative to any number: 0 is taken, since infinities cancel to
     NaN. Where the whole row is like that, merging gives the NaN of eager execution.
