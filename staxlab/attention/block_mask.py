@@ -247,10 +247,7 @@ class BlockMask:
         total = partial + full + empty
         share = f"{100 * (partial + full) / total:.4g}% visited" if total else "nothing to visit"
         size, block = (" x ".join(map(str, numbers)) for numbers in (self.shape, self.block_size))
-        return (
-            f"{self.name}: {size} in blocks of {block}: "
-            f"{partial:,} partial, {full:,} full, {empty:,} empty, {share}"
-        )
+        return f"{self.name}: {size} in blocks of {block}: {partial:,} partial, {full:,} full, {empty:,} empty, {share}"
 
     def format(self, batch: int = 0, head: int = 0) -> str:
         """The summary and one grid, a character for a block (for several where there are many)."""

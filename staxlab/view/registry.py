@@ -100,6 +100,7 @@ RENDERERS: dict[str, str] = {
     "Validation": "validation",
     "PassCosts": "pass_costs",
     "Tabular": "measures",
+    "BlockMask": "block_mask",
     "Compilation": "explorer",
 }
 
