@@ -32,13 +32,15 @@ from ..capture.tracer import trace
 from ..errors import CaptureError, StaxError
 from ..loops.body import Block, LoopBody, Statement, _Recorder
 from ..loops.expressions import Expr, Symbol
-from ..loops.ir import Layout
+from ..loops.intervals import Intervals
+from ..loops.ir import Index, Layout
 from ..loops.layout import broadcast
 from ..loops.lowering import RULES, basis
 from ..loops.lowering.call import Call
 from ..loops.lowering.graph import GraphLowering
 from ..loops.lowering.registry import Decline
 from ..loops.lowering.values import Box, TensorValue, convert
+from ..loops.ops import Ops
 from ..operators.basis import is_random
 from ..operators.graph import OperatorGraph
 from ..operators.record import record
@@ -348,6 +350,15 @@ class ModificationLowering(GraphLowering):
                     "read the element that belongs to the score: bias[h], bias[q_idx, kv_idx]",
                 )
 
+    def _call(self, node: Node) -> Any:
+        operation = _DIVISIONS.get((getattr(node.target, "_opname", ""), node.kwargs.get("rounding_mode")))
+        if operation is None or node.val.dtype.is_floating_point or not isinstance(node.args[1], Node):
+            return super()._call(node)
+        return _divided(Call(self, node), operation, *(self._operand(argument) for argument in node.args[:2]))
+
+    def _operand(self, argument: Any) -> Any:
+        return self.values[argument] if isinstance(argument, Node) else argument
+
     def realize(self, box: Box, reason: str, decision: Any = None) -> None:
         raise Decline(f"what needs memory: {reason}")
 
@@ -380,6 +391,34 @@ class ModificationLowering(GraphLowering):
         used = [buffer for name, buffer in self.read.items() if name in loaded]
         names = {buffer.node: captured_name(number) for number, buffer in enumerate(used)}
         return renamed(body, names), tuple(used)
+
+
+_DIVISIONS = {
+    ("remainder", None): "remainder", ("fmod", None): "fmod", ("floor_divide", None): "floordiv",
+    ("div", "floor"): "floordiv", ("div", "trunc"): "truncdiv",
+}  # fmt: skip
+
+
+def _divided(call: Call, operation: str, dividend: Any, divisor: TensorValue) -> TensorValue:
+    """Whole numbers divided by what is known at run time only. Eager execution raises for a zero; a lane of a kernel
+    cannot, and one that no score belongs to must not trap: unless intervals show the divisor to be positive, one is
+    taken in place of zero, and -1 by negation, which the smallest integer does not survive as a division."""
+    dtype, shape = call.meta.dtype, call.meta.shape
+    first, second = call.loader(dividend, shape, dtype), call.loader(divisor, shape, dtype)
+
+    def compute(ops: Ops, index: Index) -> Any:
+        ops = ops.tagged(call.origins)
+        a, b = first(ops, index), second(ops, index)
+        known = second(Intervals(ops.dtypes), index) if ops.dtypes is not None else None
+        if known is not None and known.interval is not None and known.interval.lower > 0:
+            return ops.apply(operation, a, b)
+        zero, one, minus_one = (ops.constant(n, dtype) for n in (0, 1, -1))
+        negated = ops.eq(b, minus_one)
+        safe = ops.where(ops.logical_or(negated, ops.eq(b, zero)), one, b)
+        by_minus_one = ops.neg(a) if "div" in operation else zero
+        return ops.where(negated, by_minus_one, ops.apply(operation, a, safe))
+
+    return call.computed(compute, shape, dtype, (dividend, divisor))
 
 
 def captured_name(number: int) -> str:
