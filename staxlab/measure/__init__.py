@@ -24,6 +24,9 @@ module                 question
 ``tensor_cores``       Where is the ridge point of each kind of number? (Section 9.8)
 ``epilogue_saving``    What does it save to fuse what follows a product? (Section 9.8)
 ``product_models``     What do these models say of a kernel that was compiled? (Section 9.8)
+``online_softmax``     Do states of attention merge in any order, and is LSE enough to go back? (Section 9.10)
+``attention_traffic``  What does attention move, by operators and in tiles? (Theorem 9.2)
+``attention_state``    What does a program instance of attention hold after each block? (Figure 9.2)
 ``launch_timeline``    What does launching cost, and what does a CUDA graph save? (Section 9.9)
 ``amortize``           When has compiling paid for itself? (Propositions 13.4, 13.5 and 13.6)
 =====================  ==========================================================================================

@@ -101,6 +101,8 @@ RENDERERS: dict[str, str] = {
     "PassCosts": "pass_costs",
     "Tabular": "measures",
     "BlockMask": "block_mask",
+    "InstanceRun": "attention_state",
+    "AttentionTraffic": "attention_traffic",
     "Compilation": "explorer",
 }
 
