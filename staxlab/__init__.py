@@ -35,6 +35,7 @@ from .options import Decision, DeviceSpec, Options
 __version__ = "0.1.0"
 
 __all__ = [
+    "BlockMask",
     "BuildError",
     "CaptureError",
     "CodegenError",
@@ -57,26 +58,35 @@ __all__ = [
     "TransformError",
     "clear_memory_pool",
     "compile",
+    "create_block_mask",
     "errors",
     "explain",
     "gate",
     "hvp",
     "jvp",
     "memory_stats",
+    "omni_attention",
     "register_lowering",
     "set_memory_limit",
     "trace",
 ]
 
 
-_LOADED_LATER = {"hvp": ".derivatives", "jvp": ".derivatives", "register_lowering": ".loops.lowering"}
+_LOADED_LATER = {
+    "BlockMask": ".attention.block_mask",
+    "create_block_mask": ".attention.block_mask",
+    "hvp": ".derivatives",
+    "jvp": ".derivatives",
+    "omni_attention": ".attention.omni",
+    "register_lowering": ".loops.lowering",
+}
 
 
 def __getattr__(name: str):
-    # `measure`, `learn` and `view` load when first touched; `register_lowering` pulls in the lowering rules.
+    # Subpackages load when first touched; `register_lowering` pulls in the lowering rules.
     import importlib
 
-    if name in ("measure", "learn", "view"):
+    if name in ("attention", "measure", "learn", "view"):
         return importlib.import_module(f".{name}", __name__)
     if name in _LOADED_LATER:
         return getattr(importlib.import_module(_LOADED_LATER[name], __name__), name)

@@ -263,7 +263,8 @@ def floating_point_operations(node: Node) -> int:
     if "convolution" in name and len(metas) > 1 and "backward" not in name:
         weight = metas[1]
         return 2 * results[0].numel * (weight.numel // max(weight.shape[0], 1))
-    if name.startswith("_scaled_dot_product") and len(metas) > 2 and "backward" not in name:
+    own = name == "attention" and node.target.namespace == "staxlab"
+    if (own or name.startswith("_scaled_dot_product")) and len(metas) > 2 and "backward" not in name:
         query, key = metas[:2]
         return 4 * query.numel * key.shape[-2]
     return 0

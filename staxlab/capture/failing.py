@@ -5,8 +5,8 @@ or not its value is used, so it must not be removed as dead, and a value compute
 subscript in the other part. Which operators look at *data* before they decide to raise is not in their schemas; the
 list stands here. What depends on shapes and dtypes alone was decided when the sample ran.
 
-Of an operator that is not PyTorch's own (``torch.library``) nothing is known: it may log, count or send. It runs as
-often as the program says.
+Of an operator that is neither PyTorch's nor the compiler's own (``torch.library``) nothing is known: it may log, count
+or send. It runs as often as the program says.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 # Namespaces whose operators do nothing but what their schemas say.
-_OWN = frozenset({"aten", "prim", "prims", "quantized", "mkldnn", "mkl", "_quantized"})
+_OWN = frozenset({"aten", "prim", "prims", "quantized", "mkldnn", "mkl", "_quantized", "staxlab"})
 
 _SUBSCRIPTS = (
     "index index_put _index_put_impl index_select index_add index_copy index_fill index_reduce gather scatter "

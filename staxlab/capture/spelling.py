@@ -25,6 +25,8 @@ import torch
 from ..provenance import SourceLocation
 
 _HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
+#: Functions for users, written with PyTorch's: who called them is asked for.
+_PUBLIC = os.path.join(os.path.dirname(os.path.dirname(_HERE)), "attention", "omni.py")
 _TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
 
 # Methods that an operator may have called, by name: the operator, and whether operands arrive swapped.
@@ -99,7 +101,9 @@ class Frame:
         library = None  # the innermost frame of PyTorch's own code that is not machinery
         while frame is not None and frame.f_code is not boundary:
             file = frame.f_code.co_filename
-            if not file.startswith(_HERE):
+            if file == _PUBLIC:
+                direct = False
+            elif not file.startswith(_HERE):
                 if not file.startswith(_TORCH):
                     break
                 if library is None and not file.endswith(_MACHINERY):

@@ -2,18 +2,55 @@
 
 A library call (matrix product, convolution, sort) or a fallback has no source of ours. It still appears in
 ``compilation.kernels``, with its traffic and its place in the order, so that nothing that runs is invisible.
+
+An operator of the compiler's own (attention) is called in the same way and does have a source. :data:`DESCRIBERS` has
+what tells it, from the call alone, so that it can be read for a device that is not here.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any
 
-from ..loops.ir import BufferArgument
-from ..options import DeviceSpec
+import torch
+
+from ..loops.ir import BufferArgument, Extern
+from ..options import Decision, DeviceSpec
 from ..provenance import Line
 from ..schedule.dependencies import extern_arguments
 from ..schedule.records import Schedule, ScheduleNode
 from .kernel import Kernel, KernelArgument
+
+
+@dataclass(frozen=True)
+class Description:
+    """What an extern call runs: the text of its kernels in ``language`` ("cpp", "triton", "text"), the ``kernels``
+    themselves where they are records, and why they are what they are."""
+
+    language: str
+    lines: tuple[Line, ...]
+    kernels: tuple[Kernel, ...] = ()
+    decisions: tuple[Decision, ...] = ()
+
+
+#: Operators whose kernels are the compiler's own, and what describes those of one call on a device.
+DESCRIBERS: dict[torch._ops.OpOverload, Callable[[Extern, DeviceSpec], Description]] = {}
+
+
+def described(kernel: Kernel, call: Extern) -> Kernel:
+    """The kernel record of an extern call, with the text of what it runs where that is known."""
+    describe = DESCRIBERS.get(call.operator)
+    if describe is None:
+        return kernel
+    found = describe(call, kernel.device)
+    marked = tuple(replace(line, origins=line.origins | kernel.origins) for line in found.lines)
+    comment = "//" if found.language == "cpp" else "#"
+    heading = tuple(Line(f"{comment} {line.text.removeprefix('# ')}", line.origins) for line in kernel.lines)
+    return replace(
+        kernel, lines=(*heading, Line(""), *marked), written_in=found.language, inner=found.kernels,
+        decisions=found.decisions,
+    )  # fmt: skip
 
 
 def extern_kernel(schedule: Schedule, node: ScheduleNode, device: DeviceSpec) -> Kernel:
@@ -33,7 +70,7 @@ def extern_kernel(schedule: Schedule, node: ScheduleNode, device: DeviceSpec) ->
         Line(f"# {why}; PyTorch runs it", node.origins),
         Line(f"{', '.join(node.buffers)} = {call.operator}({', '.join(shown)})", node.origins),
     )
-    return Kernel(
+    kernel = Kernel(
         name=f"extern_{node.name}_{call.operator._schema.name.split('::')[-1]}",
         language="extern",
         lines=lines,
@@ -45,6 +82,7 @@ def extern_kernel(schedule: Schedule, node: ScheduleNode, device: DeviceSpec) ->
         bytes_written=schedule.bytes_written(node),
         is_fallback=call.reason != "library",
     )
+    return described(kernel, call)
 
 
 def _text(value: Any) -> str:

@@ -300,14 +300,18 @@ def scalar_operations(target: torch._ops.OpOverload, args: tuple[Any, ...], kwar
     if name == "convolution_backward":
         # Two convolutions of the same size, one for the argument and one for the weight; each only if asked for.
         return sum(args[-1][:2]) * 2 * (tensors[1] if args[7] else tensors[0]).numel * math.prod(tensors[2].shape[1:])
-    if name.startswith("_scaled_dot_product") and name.endswith("_backward"):
+    own = target.namespace == "staxlab" and name.startswith("attention")
+    if own and name.endswith("_backward"):  # of the two upstream gradients one may be missing; the result has its shape
+        given = sum(gradient is not None for gradient in args[:2])
+        tensors = [tensors[given + 3], *tensors[given:]]
+    if (own or name.startswith("_scaled_dot_product")) and name.endswith("_backward"):
         upstream, query, key = tensors[:3]  # five products instead of two: the scores are computed again
         scores = math.prod(query.shape[:-1]) * key.shape[-2]
         forth = 2 * query.shape[-1] + PER_INPUT_ELEMENT["softmax"]
         return scores * (
             forth + 4 * query.shape[-1] + 4 * upstream.shape[-1] + PER_INPUT_ELEMENT["_softmax_backward_data"]
         )
-    if name.startswith("_scaled_dot_product") or name == "scaled_dot_product_attention":
+    if own or name.startswith("_scaled_dot_product") or name == "scaled_dot_product_attention":
         query, key, value = tensors[:3]
         scores = math.prod(query.shape[:-1]) * key.shape[-2]
         return scores * (2 * query.shape[-1] + PER_INPUT_ELEMENT["softmax"] + 2 * value.shape[-1])

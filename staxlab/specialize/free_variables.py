@@ -214,7 +214,8 @@ class _Walk:
             self.callable(wrapped, path)
         for code in code_objects(fn.__code__):
             self.names.update(code.co_names)
-        if not is_library_file(fn.__code__.co_filename):
+        scope = fn.__globals__.get("__name__")
+        if not (is_library_file(fn.__code__.co_filename) or (isinstance(scope, str) and is_library_module(scope))):
             self._user_code(fn)
         for name, cell in zip(fn.__code__.co_freevars, fn.__closure__ or (), strict=True):
             try:

@@ -19,7 +19,8 @@ _LIBRARY_ROOTS = tuple(
     | {os.path.dirname(os.path.dirname(torch.__file__))}
 )
 _COMPILER = tuple(
-    f"{__name__.partition('.')[0]}.{stage}" for stage in ("specialize", "capture", "pipeline", "api", "runtime")
+    f"{__name__.partition('.')[0]}.{stage}"
+    for stage in ("specialize", "capture", "pipeline", "api", "runtime", "attention.omni", "attention.operator")
 )
 
 

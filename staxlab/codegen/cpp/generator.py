@@ -8,6 +8,7 @@ from ...errors import CodegenError
 from ...options import Decision, DeviceSpec, Options
 from ...provenance import CodeWriter
 from ...schedule.records import Schedule, ScheduleNode
+from ..extern import described
 from ..kernel import Kernel, KernelArgument, KernelSet, PlannedLoops
 from .fused import generate_fused
 from .loops import Emission
@@ -52,11 +53,12 @@ def _extern_kernel(schedule: Schedule, node: ScheduleNode, position: int, device
         for name in names
     )
     packet = identifier(str(extern.operator).replace("aten.", "").replace(".default", ""))
-    return Kernel(
+    kernel = Kernel(
         name=f"extern_{packet}_{position}", language="extern", lines=writer.lines(), arguments=arguments,
         nodes=(node.name,), device=device, origins=node.origins, bytes_read=schedule.bytes_read(node),
         bytes_written=schedule.bytes_written(node), is_fallback=extern.reason == "fallback",
     )  # fmt: skip
+    return described(kernel, extern)
 
 
 def _arguments(schedule: Schedule, node: ScheduleNode) -> tuple[KernelArgument, ...]:
