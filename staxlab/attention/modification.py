@@ -126,6 +126,17 @@ class Modification:
         """
         return self.body.replay(Given(ops, {SCORE: score}, first))
 
+    @property
+    def adjoint(self) -> Any:
+        """The derivative (:class:`.adjoint.AdjointBody`), made when it is first asked for. CaptureError for a mask, and
+        for what PyTorch cannot differentiate either."""
+        found = self.__dict__.get("_adjoint")
+        if found is None:
+            from .adjoint import adjoint_of
+
+            found = self.__dict__["_adjoint"] = adjoint_of(self)
+        return found
+
     def evaluate(self, score: torch.Tensor | None, *subscripts: torch.Tensor | int) -> torch.Tensor:
         """The modification of tensors: ``score`` and the four ``subscripts`` broadcast. What the body means, by the
         reference semantics of loops (Section 6.9)."""
