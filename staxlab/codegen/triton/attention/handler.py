@@ -125,7 +125,7 @@ class ScoreOps(TritonOps):
         made = [self._converted(part) for part in parts.values()]
         total = made[0]
         for other in made[1:]:
-            total = self.emit(f"{total} + {other}", torch.float32, total.dims | other.dims, "exact, see above 2**24")
+            total = self.emit(f"{total} + {other}", torch.float32, total.dims | other.dims, "exact: below 2**24")
         return total
 
     def _converted(self, index: Expr) -> BlockValue:
