@@ -1,0 +1,166 @@
+"""The gradients of attention on a GPU, with derivatives of the user's score_mod (Section 9.10).
+
+Three kernels: one number or two for every row; the gradients of keys, values and captured tensors, a program instance
+for every tile of keys; the gradient of queries, a program instance for every tile of queries. Scores are made twice,
+which is two products of five more than one kernel with atomic additions would need, and nothing but the gradients of
+captured tensors depends on the order in which program instances run: gradients of queries, keys and values repeat bit
+by bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from ....attention.problem import AttentionProblem
+from ....errors import CodegenError
+from ....options import Decision
+from ....provenance import Line
+from ...kernel import Kernel
+from .backward_configurations import BackwardConfiguration, default_configuration, require_fitting
+from .backward_writer import BackwardWriter, Layouts, learnable, once
+from .pieces import require_supported
+from .running import launcher
+
+
+def build_backward(problem: AttentionProblem, configuration: Any = None) -> AttentionBackward:
+    """What computes the gradients of ``problem``.
+
+    ``configuration`` is a :class:`BackwardConfiguration`, or None for the rule's. A mapping, the user's
+    ``kernel_options``, is taken for None: those are the tiles of the forward pass. CodegenError where no Triton kernel
+    can have the problem, or the configuration does not divide the blocks of its mask.
+    """
+    return AttentionBackward(problem, None if isinstance(configuration, Mapping) else configuration)
+
+
+def backward_source(problem: AttentionProblem, configuration: BackwardConfiguration | None = None) -> str:
+    """The three kernels as text, for a gradient that has the strides of the result."""
+    return build_backward(problem, configuration).source
+
+
+class AttentionBackward:
+    """``backward(query, key, value, output, lse, d_output, d_lse, block_mask, captured, wanted)`` makes gradients.
+
+    Tensors are as the problem has them; ``output`` [B, Hq, N, Dv], ``lse`` [B, Hq, N] float32, ``d_output`` and
+    ``d_lse`` (or None) may have any strides. ``block_mask`` has the lists of a
+    :class:`staxlab.attention.block_mask.BlockMask` as attributes. ``captured`` are the tensors that the modifications
+    read, in the order of ``problem.captured``; ``wanted`` says of each whether a gradient is wanted (default: where
+    the problem says that it requires one).
+
+    Returns ``(d_query, d_key, d_value, *gradients of captured tensors wanted)``: contiguous and of the inputs' dtypes.
+    The gradients of captured tensors are summed in float32 and rounded once; the order of their summation is not fixed,
+    so their last bits may differ from run to run. Those of queries, keys and values repeat bit by bit.
+
+    Five products of 2 B Hq N M D floating-point operations as the definition counts them, seven as they are executed;
+    8 B Hq N bytes of memory beside the gradients.
+    """
+
+    def __init__(self, problem: AttentionProblem, configuration: BackwardConfiguration | None = None):
+        require_supported(problem)
+        if problem.is_empty:
+            raise CodegenError(f"{problem} has nothing to compute", remedy="its gradients are zero")
+        self.problem = problem
+        self.decisions: tuple[Decision, ...] = ()
+        if configuration is None:
+            configuration, self.decisions = default_configuration(problem)
+        require_fitting(problem, configuration)
+        self.configuration = configuration
+        self._kernels: dict[Layouts, tuple[Kernel, Kernel, Kernel]] = {}
+        self._launchers: dict[Layouts, tuple[Callable[..., None], ...]] = {}
+
+    # -- the texts ----------------------------------------------------------------------------------------------------
+
+    def kernels(self, layouts: Layouts | None = None) -> tuple[Kernel, Kernel, Kernel]:
+        """The kernels in order, for a layout of what comes in (default: the gradient has the strides of the result,
+        and the logarithm of the sum has none)."""
+        layouts = layouts or Layouts(self.problem.output_strides, self.problem.output_strides, with_d_lse=False)
+        if layouts not in self._kernels:
+            writer = BackwardWriter(self.problem, self.configuration, layouts)
+            by_kernel = (self.decisions[:1], self.decisions[1:])
+            self._kernels[layouts] = writer.rows(), writer.keys(by_kernel[0]), writer.queries(by_kernel[1])
+        return self._kernels[layouts]
+
+    @property
+    def source(self) -> str:
+        return "\n\n".join(kernel.source for kernel in self.kernels())
+
+    @property
+    def listing(self) -> tuple[Line, ...]:
+        """The lines of all kernels, each with its origins; those of a modification have the nodes of its own graph."""
+        return tuple(line for kernel in self.kernels() for line in (*kernel.lines, Line("")))
+
+    def traffic(self) -> dict[str, int]:
+        """Bytes that the kernels move if every element is moved once: what the cache has to be good for. A tile that is
+        visited again is read again, from the cache if the tiles of a head fit."""
+        rows = self.kernels()[0]
+        moved = {"rows": rows.bytes_read + rows.bytes_written}
+        return moved | {over: sum(once(self.problem, over)) for over in ("keys", "queries")}
+
+    # -- running them -------------------------------------------------------------------------------------------------
+
+    def __call__(
+        self,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        output: torch.Tensor,
+        lse: torch.Tensor,
+        d_output: torch.Tensor,
+        d_lse: torch.Tensor | None = None,
+        block_mask: Any = None,
+        captured: Sequence[torch.Tensor] = (),
+        wanted: Sequence[bool] | None = None,
+    ) -> tuple[torch.Tensor, ...]:
+        problem = self.problem
+        layouts = Layouts(output.stride(), d_output.stride(), d_lse is not None)
+        shift, delta = (torch.empty(lse.shape, dtype=torch.float32, device=lse.device) for _ in range(2))
+        gradients = [torch.empty(t.shape, dtype=t.dtype, device=t.device) for t in (query, key, value)]
+        d_query, d_key, d_value = gradients
+        made = learnable(problem)
+        buffers = {number: _buffer(captured[number]) for number in made}
+        rows = [output, d_output, lse.contiguous(), *(() if d_lse is None else (d_lse.contiguous(),)), shift, delta]
+        shared = [query, key, value, d_output, shift, delta]
+        lists: dict[str, list[torch.Tensor]] = {"q": [], "kv": []}
+        if problem.blocks is not None:
+            for side in lists:
+                names = (f"{side}_num_blocks", f"{side}_indices", f"full_{side}_num_blocks", f"full_{side}_indices")
+                lists[side] = [getattr(block_mask, name).contiguous() for name in names]
+        over_keys = [*shared, *lists["q"], *captured, d_key, d_value, *buffers.values()]
+        over_queries = [*shared, *lists["kv"], *captured, d_query]
+        self._run(layouts, (rows, over_keys, over_queries))
+        if wanted is None:
+            wanted = [tensor.requires_grad for tensor in problem.captured]
+        for number, wants in enumerate(wanted):
+            if wants:
+                tensor = captured[number]
+                found = _gradient(buffers[number], tensor) if number in buffers else torch.zeros_like(tensor)
+                gradients.append(found.to(tensor.dtype))
+        return tuple(gradients)
+
+    def _run(self, layouts: Layouts, arguments: tuple[list[torch.Tensor], ...]) -> None:
+        if layouts not in self._launchers:
+            self._launchers[layouts] = tuple(launcher(kernel) for kernel in self.kernels(layouts))
+        for launch, tensors in zip(self._launchers[layouts], arguments, strict=True):
+            launch(*(tensor.detach() for tensor in tensors))
+
+
+def _buffer(tensor: torch.Tensor) -> torch.Tensor:
+    """Zeros in float32 at the subscripts of a captured tensor: one for each place that its strides reach."""
+    reach = 1 + sum((size - 1) * step for size, step in zip(tensor.shape, tensor.stride(), strict=True))
+    return torch.zeros(reach if tensor.numel() else 0, dtype=torch.float32, device=tensor.device)
+
+
+def _gradient(buffer: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
+    """The gradient that a buffer holds, in the shape of the captured tensor. Where the tensor has one element for many
+    subscripts (a stride of 0), the first of them gets what all received: whoever expanded it adds them up."""
+    if not tensor.numel():
+        return torch.zeros_like(tensor)
+    own = tuple(1 if step == 0 else size for size, step in zip(tensor.shape, tensor.stride(), strict=True))
+    found = buffer.as_strided(own, tensor.stride())
+    if own == tuple(tensor.shape):
+        return found.clone(memory_format=torch.contiguous_format)
+    whole = torch.zeros(tensor.shape, dtype=torch.float32, device=tensor.device)
+    whole[tuple(slice(0, size) for size in own)] = found
+    return whole

@@ -1,0 +1,169 @@
+"""Which tiles, warps and stages the backward kernels of attention run with, by rule.
+
+The kernel over keys holds two accumulators of ``BLOCK_N`` rows beside two tiles of scores; the kernel over queries one
+of ``BLOCK_M`` rows beside two tiles of scores. All of them are float32 in registers, of which a thread has 255, so
+
+    (BLOCK_N (d + dv) + 2 BLOCK_M BLOCK_N) / (32 warps)     and     (BLOCK_M d + 2 BLOCK_M BLOCK_N) / (32 warps)
+
+should stay well below that; what stays on chip and ``num_stages`` tiles of what is walked along fill shared memory.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+
+from ....attention.problem import AttentionProblem
+from ....errors import CodegenError
+from ....options import Decision
+from ..templates.configurations import SHARED_MEMORY, capability_of
+from .pieces import SMALLEST, padded
+
+ROWS_BLOCK = 64  # rows of the result that an instance of the first kernel adds up
+
+
+@dataclass(frozen=True)
+class Tiles:
+    """The launch configuration of one kernel: a tile has ``block_m`` queries and ``block_n`` keys."""
+
+    block_m: int
+    block_n: int
+    num_warps: int
+    num_stages: int
+
+    def __str__(self) -> str:
+        return (
+            f"BLOCK_M={self.block_m}, BLOCK_N={self.block_n}, num_warps={self.num_warps}, num_stages={self.num_stages}"
+        )
+
+
+@dataclass(frozen=True)
+class BackwardConfiguration:
+    """The configurations of the kernel over keys (gradients of keys and values) and of the one over queries."""
+
+    keys: Tiles
+    queries: Tiles
+
+
+#: By compute capability, then by the longer of the two padded head sizes: (over keys, over queries). For 2-byte
+#: elements.
+HALF: dict[int, dict[int, tuple[Tiles, Tiles]]] = {
+    80: {
+        64: (Tiles(64, 128, 8, 3), Tiles(128, 64, 8, 3)),
+        128: (Tiles(32, 128, 8, 2), Tiles(64, 64, 4, 2)),
+        256: (Tiles(32, 64, 8, 1), Tiles(64, 32, 8, 1)),
+    },
+    90: {
+        64: (Tiles(64, 128, 8, 3), Tiles(128, 64, 8, 3)),
+        128: (Tiles(64, 128, 8, 3), Tiles(128, 64, 8, 3)),
+        256: (Tiles(64, 64, 8, 2), Tiles(64, 64, 8, 2)),
+    },
+}
+#: Of float32, which threads multiply and add by themselves.
+SINGLE: dict[int, tuple[Tiles, Tiles]] = {
+    64: (Tiles(32, 32, 4, 2), Tiles(32, 32, 4, 2)),
+    128: (Tiles(32, 32, 8, 1), Tiles(32, 32, 8, 1)),
+    256: (Tiles(16, 16, 8, 1), Tiles(16, 16, 8, 1)),
+}
+
+#: What a search may try beside the rule's choice, for head sizes up to 128.
+CANDIDATES: dict[int, tuple[tuple[Tiles, ...], tuple[Tiles, ...]]] = {
+    80: (
+        (Tiles(32, 128, 8, 2), Tiles(64, 64, 4, 2), Tiles(64, 128, 8, 2), Tiles(32, 64, 4, 3)),
+        (Tiles(64, 64, 4, 2), Tiles(128, 32, 4, 2), Tiles(128, 64, 8, 2), Tiles(64, 32, 4, 3)),
+    ),
+    90: (
+        (Tiles(64, 128, 8, 2), Tiles(64, 128, 8, 3), Tiles(64, 128, 8, 4), Tiles(128, 128, 8, 2),
+         Tiles(64, 64, 4, 2), Tiles(64, 64, 4, 3), Tiles(128, 64, 4, 2), Tiles(128, 64, 8, 2),
+         Tiles(32, 128, 8, 3), Tiles(32, 128, 4, 3)),
+        (Tiles(128, 64, 8, 2), Tiles(128, 64, 8, 3), Tiles(128, 64, 8, 4), Tiles(128, 128, 8, 2),
+         Tiles(128, 128, 8, 3), Tiles(64, 64, 4, 2), Tiles(64, 64, 4, 3), Tiles(64, 128, 4, 2),
+         Tiles(128, 32, 8, 3), Tiles(128, 32, 4, 3)),
+    ),
+}  # fmt: skip
+
+
+def padded_head(problem: AttentionProblem) -> int:
+    return max(padded(problem.head_size), padded(problem.value_size))
+
+
+def shared_bytes(problem: AttentionProblem, tiles: Tiles, over: str) -> int:
+    """What a kernel ("keys" or "queries" is what it makes gradients of) keeps in shared memory, about: what stays, and
+    ``num_stages`` tiles of what is walked along."""
+    row = (padded(problem.head_size) + padded(problem.value_size)) * problem.dtype.itemsize
+    stays, walked = (tiles.block_n, tiles.block_m) if over == "keys" else (tiles.block_m, tiles.block_n)
+    return row * (stays + tiles.num_stages * walked)
+
+
+def default_configuration(problem: AttentionProblem) -> tuple[BackwardConfiguration, tuple[Decision, ...]]:
+    """The table's entry for the head size, cut down to the problem: tiles no larger than the sequences, that divide the
+    blocks of the mask, and as many stages as shared memory holds. CodegenError where no tile divides the blocks."""
+    capability = capability_of(problem.device)
+    table = SINGLE if problem.dtype == torch.float32 else HALF[capability]
+    padded = padded_head(problem)
+    keys, queries = table[min(size for size in table if size >= min(padded, max(table)))]
+    fitted = BackwardConfiguration(fit(problem, keys, "keys"), fit(problem, queries, "queries"))
+    return fitted, tuple(_decision(problem, over, getattr(fitted, over)) for over in ("keys", "queries"))
+
+
+def candidates(problem: AttentionProblem) -> tuple[BackwardConfiguration, ...]:
+    """What a search may measure: the rule's choice first, then each kernel's alternatives with the other one's kept,
+    since the two kernels run one after the other and do not know of each other."""
+    rule, _ = default_configuration(problem)
+    found = [rule]
+    if problem.dtype != torch.float32 and padded_head(problem) <= 128:
+        keys, queries = CANDIDATES[capability_of(problem.device)]
+        found += [replace(rule, keys=fit(problem, tiles, "keys")) for tiles in keys]
+        found += [replace(rule, queries=fit(problem, tiles, "queries")) for tiles in queries]
+    return tuple(dict.fromkeys(found))
+
+
+def fit(problem: AttentionProblem, tiles: Tiles, over: str) -> Tiles:
+    """A configuration cut down to what the problem and the device allow."""
+    blocks = problem.blocks
+    block_m = _fitted(tiles.block_m, problem.queries, blocks.rows if blocks else 0, "queries")
+    block_n = _fitted(tiles.block_n, problem.keys, blocks.columns if blocks else 0, "keys")
+    # A warp of the matrix units has 16 rows of a tile.
+    warps = max(1, min(tiles.num_warps, block_m * block_n // 256))
+    fitted = Tiles(block_m, block_n, warps, tiles.num_stages)
+    room = SHARED_MEMORY[capability_of(problem.device)] - (16 << 10)
+    while fitted.num_stages > 1 and shared_bytes(problem, fitted, over) > room:
+        fitted = replace(fitted, num_stages=fitted.num_stages - 1)
+    return fitted
+
+
+def _fitted(block: int, extent: int, of_mask: int, what: str) -> int:
+    size = min(block, padded(max(extent, 1)))
+    if not of_mask:
+        return size
+    size = min(size, of_mask & -of_mask)  # the largest power of two that divides the mask's block
+    if size < SMALLEST:
+        raise CodegenError(
+            f"a block mask with blocks of {of_mask} {what}: tiles of a GPU kernel have at least {SMALLEST} and must "
+            "divide a block",
+            remedy=f"create the block mask with a BLOCK_SIZE that is a multiple of {SMALLEST}, as 128",
+        )
+    return size
+
+
+def require_fitting(problem: AttentionProblem, configuration: BackwardConfiguration) -> None:
+    """CodegenError for tiles that do not divide the blocks of the mask: a block is walked along in whole tiles."""
+    blocks = problem.blocks
+    for over, tiles in (("keys", configuration.keys), ("queries", configuration.queries)):
+        if blocks is not None and (blocks.rows % tiles.block_m or blocks.columns % tiles.block_n):
+            raise CodegenError(
+                f"gradients of {over}: tiles of {tiles.block_m} x {tiles.block_n} do not divide blocks of "
+                f"{blocks.rows} x {blocks.columns}",
+                remedy="leave the configuration to the rule, or choose tiles that divide the mask's BLOCK_SIZE",
+            )
+
+
+def _decision(problem: AttentionProblem, over: str, tiles: Tiles) -> Decision:
+    d, dv, tile = padded(problem.head_size), padded(problem.value_size), tiles.block_m * tiles.block_n
+    kept = tiles.block_n * (d + dv) if over == "keys" else tiles.block_m * d
+    registers = (kept + 2 * tile) // (32 * tiles.num_warps)
+    shared = shared_bytes(problem, tiles, over)
+    reason = f"{registers} registers of a thread hold accumulators and scores; tiles take {shared:,} bytes on chip"
+    inputs = (("registers for tiles", registers), ("shared bytes", shared))
+    return Decision("attention-backward", f"gradients of {over}", str(tiles), reason, (), inputs)
