@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from fractions import Fraction
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -20,7 +18,7 @@ def check(part, seed=None, **answers):
 
 def test_the_usual_values():
     answers = ex37_answers.reference(ex37.Variant())
-    assert (answers["window_visited"], answers["causal_visited"], answers["saved_share"]) == (472, 528, Fraction(7, 66))
+    assert (answers["window_visited"], answers["causal_visited"], answers["saved_share"]) == (472, 528, "7/66")
     assert (answers["ragged_partial"], answers["last_partial"]) == (94, 46)
 
 

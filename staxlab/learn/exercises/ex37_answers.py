@@ -49,7 +49,7 @@ def reference(variant: Variant) -> dict[str, Any]:
         "empty_blocks": "(n - k)*(n - k - 1)",
         "window_visited": visited_blocks(window(length, block, variant.width)),
         "causal_visited": visited_blocks(causal_mask(length, block)),
-        "saved_share": saved(length, block, variant.width),
+        "saved_share": str(saved(length, block, variant.width)),
         "window_counts": window_counts,
         "ragged_partial": window(length, block, variant.ragged_width).partial,
         "last_partial": window(length, block, variant.last_width).partial,
