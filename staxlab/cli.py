@@ -243,7 +243,7 @@ def _machine_code(compilation: Any, kind: str | None) -> Iterator[str]:
             f"{kind} is {'machine code' if kind in ('ptx', 'sass') else 'a step'} of a GPU, and the target is cpu",
             remedy="--stage asm, or --target sm_90",
         )
-    native = [kernel for kernel in compilation.kernels or () if kernel.language != "extern"]
+    native = [kernel for kernel in compilation.kernels or () if kernel.is_generated]
     if not native:
         why = compilation.fallback_reason or "PyTorch's own routines do all of it"
         raise StaxError(f"there is no generated kernel, hence no machine code: {why}")

@@ -8,55 +8,143 @@ an error that says why, never another in its place.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import Any
 
+from ..codegen.extern import Description
 from ..errors import FallbackWarning, OptionError
 from ..options import Decision, nearest
-from ..provenance import warn_user
-from .problem import AttentionProblem
+from ..provenance import Line, warn_user
+from .problem import LARGEST_HEAD, AttentionProblem
 
-#: What ``kernel_options`` may hold besides BACKEND: numbers, and the least and the largest.
-NUMBERS: dict[str, tuple[int, int]] = {
-    "BLOCK_M": (1, 1024),
-    "BLOCK_N": (1, 1024),
-    "num_warps": (1, 32),
-    "num_stages": (1, 8),
-    "SPLITS": (1, 1024),
-}
+#: What ``kernel_options`` may hold besides BACKEND: whole numbers, of which each template takes some, and settings of
+#: the Triton template that are on or off.
+NUMBERS = ("BLOCK_M", "BLOCK_N", "num_warps", "num_stages", "SPLITS")
+FLAGS = ("FETCH", "SPECIALIZE")
+
+#: A key of this many queries each: what decoding is for. More of them keep the device busy without splitting the keys.
+FEW_QUERIES = 16
 
 
 @dataclass(frozen=True)
 class Backend:
-    """One implementation. ``refuses`` says why it cannot have a problem ("" if it can), ``forward`` and ``backward``
-    build what computes it for a problem and a configuration: a callable with a ``source``."""
+    """One implementation. ``refuses`` says why it cannot have a problem ("" if it can), ``build`` makes what computes
+    it, for a configuration, and ``describe`` says what that is, without a device or a compiler at hand."""
 
     what: str
     refuses: Callable[[AttentionProblem], str]
-    forward: Callable[[AttentionProblem, dict[str, Any]], Any]
-    backward: Callable[[AttentionProblem, dict[str, Any]], Any]
+    build: Callable[[AttentionProblem, dict[str, Any]], Any]
+    describe: Callable[[AttentionProblem, dict[str, Any]], Description]
 
 
-def _reference_forward(problem: AttentionProblem, configuration: dict[str, Any]) -> Any:
-    from .matrix import MatrixForward
-
-    return MatrixForward(problem)
-
-
-def _reference_backward(problem: AttentionProblem, configuration: dict[str, Any]) -> Any:
-    from .matrix import MatrixBackward
-
-    return MatrixBackward(problem)
+def _too_large(problem: AttentionProblem) -> str:
+    largest = max(problem.head_size, problem.value_size)
+    if largest > LARGEST_HEAD:
+        return f"rows of {largest} elements do not stay on the chip: {LARGEST_HEAD} at most"
+    return "" if problem.value_size else "values have no elements"
 
 
-#: Every implementation by its name in ``kernel_options``, the preferred one first.
+# -- Triton ------------------------------------------------------------------------------------------------------------
+
+
+def _refuses_triton(problem: AttentionProblem) -> str:
+    from ..codegen.triton.attention.pieces import why_not
+
+    if not problem.device.is_gpu and os.environ.get("TRITON_INTERPRET") != "1":
+        return "the tensors are on a CPU (with TRITON_INTERPRET=1 Triton's interpreter runs it, slowly)"
+    if find_spec("triton") is None:
+        return "Triton is not installed"
+    return _too_large(problem) or why_not(problem)
+
+
+def _refuses_decoding(problem: AttentionProblem) -> str:
+    from ..codegen.triton.attention.configurations import why_not_decoding
+
+    return _refuses_triton(problem) or why_not_decoding(problem)
+
+
+def _triton(problem: AttentionProblem, configuration: dict[str, Any], decoding: bool = False) -> Any:
+    if problem.needs_gradient:
+        from ..codegen.triton.attention.backward import build_backward
+
+        return build_backward(problem)
+    from ..codegen.triton.attention.configurations import configured
+
+    chosen = configured(problem, configuration, decoding)
+    if decoding:
+        from ..codegen.triton.attention.decoding import build_decoding
+
+        return build_decoding(problem, chosen)
+    from ..codegen.triton.attention.forward import build_forward
+
+    return build_forward(problem, chosen)
+
+
+def _decoding(problem: AttentionProblem, configuration: dict[str, Any]) -> Any:
+    return _triton(problem, configuration, decoding=True)
+
+
+def _describe_triton(problem: AttentionProblem, configuration: dict[str, Any]) -> Description:
+    return _described_triton(_triton(problem, configuration))
+
+
+def _describe_decoding(problem: AttentionProblem, configuration: dict[str, Any]) -> Description:
+    return _described_triton(_decoding(problem, configuration))
+
+
+def _described_triton(made: Any) -> Description:
+    kernels = made.kernels() if callable(made.kernels) else made.kernels
+    lines = [line for kernel in kernels for line in (*kernel.lines, Line(""))]
+    return Description("triton", tuple(lines), tuple(kernels), tuple(d for kernel in kernels for d in kernel.decisions))
+
+
+# -- C++ ---------------------------------------------------------------------------------------------------------------
+
+
+def _refuses_cpp(problem: AttentionProblem) -> str:
+    if problem.device.is_gpu:
+        return "the tensors are on a GPU"
+    needed = "staxlab.codegen.cpp.attention_backward" if problem.needs_gradient else "staxlab.runtime.attention_cpu"
+    return _too_large(problem) or ("" if find_spec(needed) else "it is not part of this build")
+
+
+def _cpp(problem: AttentionProblem, configuration: dict[str, Any]) -> Any:
+    from ..runtime.attention_cpu import build_backward, build_forward
+
+    return (build_backward if problem.needs_gradient else build_forward)(problem, configuration)
+
+
+def _describe_cpp(problem: AttentionProblem, configuration: dict[str, Any]) -> Description:
+    from ..codegen.cpp.attention import forward_source
+    from ..codegen.cpp.attention_backward import backward_source
+
+    kernel = (backward_source if problem.needs_gradient else forward_source)(problem, configuration).kernel
+    return Description("cpp", kernel.lines, (kernel,), kernel.decisions)
+
+
+# -- matrices ----------------------------------------------------------------------------------------------------------
+
+
+def _matrix(problem: AttentionProblem, configuration: dict[str, Any]) -> Any:
+    from .matrix import MatrixBackward, MatrixForward
+
+    return (MatrixBackward if problem.needs_gradient else MatrixForward)(problem)
+
+
+def _describe_matrix(problem: AttentionProblem, configuration: dict[str, Any]) -> Description:
+    return Description("text", tuple(map(Line, _matrix(problem, configuration).source.splitlines())))
+
+
+#: Every implementation by its name in ``kernel_options``.
 BACKENDS: dict[str, Backend] = {
-    "reference": Backend(
-        "no template fits", lambda problem: "", _reference_forward,
-        _reference_backward,
-    ),
-}  # fmt: skip
+    "triton": Backend("the general template", _refuses_triton, _triton, _describe_triton),
+    "decode": Backend("few queries: the keys are split", _refuses_decoding, _decoding, _describe_decoding),
+    "cpp": Backend("the template for CPUs", _refuses_cpp, _cpp, _describe_cpp),
+    "reference": Backend("no template fits", lambda problem: "", _matrix, _describe_matrix),
+}
 
 
 def check_options(given: Mapping[str, Any] | None) -> tuple[tuple[str, Any], ...]:
@@ -72,21 +160,21 @@ def check_options(given: Mapping[str, Any] | None) -> tuple[tuple[str, Any], ...
         if key == "BACKEND":
             if value not in BACKENDS:
                 raise OptionError(f"unknown BACKEND {value!r} in kernel_options{nearest(str(value), BACKENDS)}")
-        elif key not in NUMBERS:
-            raise OptionError(f"unknown kernel option {key!r}{nearest(str(key), ('BACKEND', *NUMBERS))}")
-        else:
-            least, most = NUMBERS[key]
-            if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
-                raise OptionError(f"kernel option {key}={value!r} must be a whole number from {least} to {most}")
+        elif key not in NUMBERS + FLAGS:
+            raise OptionError(f"unknown kernel option {key!r}{nearest(str(key), ('BACKEND', *NUMBERS, *FLAGS))}")
+        elif key in FLAGS and not isinstance(value, bool):
+            raise OptionError(f"kernel option {key}={value!r} must be True or False")
+        elif key in NUMBERS and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
+            raise OptionError(f"kernel option {key}={value!r} must be a whole number, 1 at least")
     return tuple(sorted(given.items()))
 
 
 def choose(problem: AttentionProblem, options: tuple[tuple[str, Any], ...] = ()) -> Decision:
-    """The backend of a problem, with the reason and what was against the others. OptionError where the one asked for
+    """The backend of a problem, with the reason and what is against the others. OptionError where the one asked for
     is not available."""
     asked = dict(options).get("BACKEND")
     refusals = {name: backend.refuses(problem) for name, backend in BACKENDS.items()}
-    able = [name for name, reason in refusals.items() if not reason]
+    able = tuple(name for name, reason in refusals.items() if not reason)
     inputs = (("queries", problem.queries), ("keys", problem.keys), ("heads", problem.query_heads),
               ("device", problem.device.name))  # fmt: skip
     if asked is not None:
@@ -95,11 +183,16 @@ def choose(problem: AttentionProblem, options: tuple[tuple[str, Any], ...] = ())
                 f"kernel_options asks for BACKEND={asked!r}, which is not available: {refusals[asked]}",
                 remedy=f"available here: {', '.join(able)}; without BACKEND the fitting one is chosen",
             )
-        return Decision("attention-backend", str(problem), asked, "kernel_options asks for it", tuple(able), inputs)
-    choice = able[0]
+        return Decision("attention-backend", str(problem), asked, "kernel_options asks for it", able, inputs)
+    preferred = ("triton", "cpp", "reference")
+    if "decode" in able and problem.device.is_gpu and problem.queries <= FEW_QUERIES and not problem.needs_gradient:
+        preferred = ("decode", *preferred)
+    # Of what cannot be had here without being asked for, the interpreter is one.
+    possible = [name for name in preferred if name in able and (name != "triton" or problem.device.is_gpu)]
+    choice = possible[0]
     against = [f"{name}: {reason}" for name, reason in refusals.items() if reason]
     why = BACKENDS[choice].what + (f" ({'; '.join(against)})" if against else "")
-    return Decision("attention-backend", str(problem), choice, why, tuple(able), inputs)
+    return Decision("attention-backend", str(problem), choice, why, able, inputs)
 
 
 def build(problem: AttentionProblem, options: tuple[tuple[str, Any], ...] = ()) -> Any:
@@ -109,8 +202,20 @@ def build(problem: AttentionProblem, options: tuple[tuple[str, Any], ...] = ()) 
     raise: OptionError, BuildError without a compiler.
     """
     decision = choose(problem, options)
-    configuration = {key: value for key, value in options if key != "BACKEND"}
-    if decision.choice == "reference" and not dict(options).get("BACKEND"):
+    if decision.choice == "reference" and dict(options).get("BACKEND") is None:
         warn_user(f"{problem} runs on N x M matrices: {decision.reason}", FallbackWarning)
-    backend = BACKENDS[decision.choice]
-    return (backend.backward if problem.needs_gradient else backend.forward)(problem, configuration)
+    return BACKENDS[decision.choice].build(problem, _configuration(options))
+
+
+def describe(problem: AttentionProblem, options: tuple[tuple[str, Any], ...] = ()) -> Description:
+    """What :func:`build` makes, as text, with the decision for it."""
+    decision = choose(problem, options)
+    found = BACKENDS[decision.choice].describe(problem, _configuration(options))
+    return Description(found.language, found.lines, found.kernels, (decision, *found.decisions))
+
+
+def _configuration(options: tuple[tuple[str, Any], ...]) -> dict[str, Any]:
+    return {key: value for key, value in options if key != "BACKEND"}
+
+
+__all__ = ["BACKENDS", "FLAGS", "NUMBERS", "Backend", "build", "check_options", "choose", "describe"]

@@ -16,7 +16,10 @@ import torch
 
 from ..loops.semantics import Evaluator
 from .lse_backward import probabilities, row_products, score_gradient
+from .modification import flat_storage_of
 from .problem import AttentionProblem
+from .reference import subscript_tensors
+from .tracing import SUBSCRIPTS
 
 
 class _Matrix:
@@ -45,31 +48,25 @@ class _Matrix:
         scores = products
         if problem.score is not None:
             count = len(problem.score.captured)
-            scores = problem.score.replay(self._evaluator(problem.score, captured[:count]), products)
+            scores = problem.score.replay(self._evaluator(problem.score, captured[:count], query.device), products)
             scores = scores.to(wide).expand(products.shape)
         if lists is not None:
             count = len(problem.score.captured) if problem.score else 0
-            asked = problem.mask.replay(self._evaluator(problem.mask, captured[count:]))
+            asked = problem.mask.replay(self._evaluator(problem.mask, captured[count:], query.device))
             scores = torch.where(self._visible(lists, asked), scores, -math.inf)
         return scores, products
 
-    def _evaluator(self, modification: Any, captured: Sequence[torch.Tensor]) -> Evaluator:
+    def _evaluator(self, modification: Any, captured: Sequence[torch.Tensor], device: torch.device) -> Evaluator:
         storages = {
-            part.name: tensor.as_strided((extent(tensor),), (1,))
-            for part, tensor in zip(modification.captured, captured, strict=True)
+            part.name: flat_storage_of(tensor) for part, tensor in zip(modification.captured, captured, strict=True)
         }
-        return _Everywhere(storages, self._places(captured))
+        return _Everywhere(storages, self._places(device))
 
-    def _places(self, captured: Sequence[torch.Tensor]) -> dict[str, torch.Tensor | int]:
+    def _places(self, device: torch.device) -> dict[str, torch.Tensor | int]:
+        """The subscripts of all scores, along an axis each."""
         problem = self.problem
-        device = torch.device("cuda", torch.cuda.current_device()) if problem.device.is_gpu else torch.device("cpu")
-        places: dict[str, torch.Tensor | int] = {}
-        sizes = {"b": problem.batch, "h": problem.query_heads, "q": problem.queries, "kv": problem.keys}
-        for axis, (name, size) in enumerate(sizes.items()):
-            shape = [1] * 4
-            shape[axis] = size
-            places[name] = torch.arange(size, device=captured[0].device if captured else device).reshape(shape)
-        return places
+        sizes = (problem.batch, problem.query_heads, problem.queries, problem.keys)
+        return dict(zip(SUBSCRIPTS, subscript_tensors(sizes, device), strict=True))
 
     def _visible(self, lists: Any, asked: torch.Tensor) -> torch.Tensor:
         """Positions in full blocks, and those in partial blocks that the mask lets take part."""
@@ -96,21 +93,15 @@ class _Matrix:
     ) -> tuple[torch.Tensor, list[torch.Tensor]]:
         """The derivative through ``score_mod``: of the score, and of the captured tensors that require one."""
         problem = self.problem
-        score = problem.score
-        evaluator = self._evaluator(score, captured[: len(score.captured)])
-        d_products, contributions = score.adjoint.replay(evaluator, products, d_scores)
-        totals = {
-            number: torch.zeros(extent(tensor), dtype=problem.accumulator, device=tensor.device)
-            for number, tensor in enumerate(captured)
-            if problem.captured[number].requires_grad and tensor.is_floating_point()
-        }
-        for part in contributions:
-            place = evaluator.subscript(part.subscript).to(d_scores.device).expand(products.shape)
-            amount = part.value.to(problem.accumulator).expand(products.shape)
-            totals[part.captured].index_add_(0, place.reshape(-1), amount.reshape(-1))
-        learned = [total.as_strided(captured[k].shape, captured[k].stride()) for k, total in totals.items()]
-        hidden = torch.zeros((), dtype=d_scores.dtype, device=d_scores.device)
-        return (hidden if d_products is None else d_products).expand(products.shape), learned
+        own = captured[: len(problem.score.captured)]
+        places = self._places(products.device).values()
+        d_products, made = problem.score.adjoint.evaluate(own, products, d_scores, *places)
+        learned = [
+            made[number] if number in made else torch.zeros_like(tensor, dtype=problem.accumulator)
+            for number, (tensor, part) in enumerate(zip(captured, problem.captured, strict=True))
+            if part.requires_grad
+        ]
+        return d_products, learned
 
     def _repeated(self, tensor: torch.Tensor) -> torch.Tensor:
         """Key heads as many times as query heads share them."""
@@ -181,13 +172,6 @@ class _Everywhere(Evaluator):
 
     def constant(self, value: Any, dtype: torch.dtype) -> torch.Tensor:
         return super().constant(value, dtype).to(self.symbols["kv"].device)
-
-
-def extent(tensor: torch.Tensor) -> int:
-    """Elements from a tensor's first to its last."""
-    if not tensor.numel():
-        return 0
-    return 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
 
 
 def _log_sum(scores: torch.Tensor) -> torch.Tensor:

@@ -22,9 +22,12 @@ from typing import Any, NamedTuple
 
 import torch
 
+from ..codegen.extern import DESCRIBERS, Description
 from ..errors import StaxError
+from ..loops.ir import Extern
 from ..loops.lowering.registry import LIBRARY
 from ..options import DeviceSpec, device_spec, host_device_spec
+from ..provenance import Line
 from .problem import AttentionProblem, BlockGeometry
 
 
@@ -137,6 +140,22 @@ _library.define(
 attention = torch.ops.staxlab.attention.default
 attention_backward = torch.ops.staxlab.attention_backward.default
 LIBRARY.update((attention, attention_backward))
+
+
+def _described(call: Extern, device: DeviceSpec) -> Description:
+    """What a call of either operator runs on a device, from the layouts of its arguments."""
+    from .backends import describe
+
+    backward = call.operator is attention_backward
+    query, key, value = (argument.layout for argument in (call.args[2:5] if backward else call.args[:3]))
+    given = specification(call.args[9] if backward else call.args[5])
+    problem = given.problem(query, key, value, device, tuple(call.args[10]) if backward else None)
+    if problem.is_empty:
+        return Description("text", (Line("nothing to compute: zeros, and minus infinity as logarithms"),))
+    return describe(problem, given.options)
+
+
+DESCRIBERS.update({attention: _described, attention_backward: _described})
 
 _kernels: dict[tuple, Any] = {}
 _devices: dict[torch.device, DeviceSpec] = {}

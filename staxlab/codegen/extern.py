@@ -44,7 +44,8 @@ def described(kernel: Kernel, call: Extern) -> Kernel:
     if describe is None:
         return kernel
     found = describe(call, kernel.device)
-    marked = tuple(replace(line, origins=line.origins | kernel.origins) for line in found.lines)
+    # Lines that come of a traced function name nodes of a graph of its own: here all stem from the call.
+    marked = tuple(replace(line, origins=kernel.origins) for line in found.lines)
     comment = "//" if found.language == "cpp" else "#"
     heading = tuple(Line(f"{comment} {line.text.removeprefix('# ')}", line.origins) for line in kernel.lines)
     return replace(

@@ -76,6 +76,11 @@ class Kernel:
     def source(self) -> str:
         return source_of(self.lines)
 
+    @property
+    def is_generated(self) -> bool:
+        """Whether there is machine code of the compiler's own: a kernel, or a call of kernels that are."""
+        return self.language != "extern" or bool(self.inner)
+
     def assembly(self, kind: str | None = None) -> Assembly:
         """What the compiler made of this kernel, with origins per line: "asm" for C++; for Triton "ptx" (the default),
         "sass", or the representations before them, "ttir", "ttgir" and "llir".

@@ -95,7 +95,7 @@ def way(compiled: Any) -> str:
         return "captured graph"
     if compilation.kernels.fallbacks:
         return "fallback kernel"
-    return "library call" if any(kernel.language == "extern" for kernel in compilation.kernels) else "native"
+    return "library call" if not all(kernel.is_generated for kernel in compilation.kernels) else "native"
 
 
 def compare(

@@ -32,6 +32,9 @@ def disassemble(kernel: Kernel, kind: str | None = None) -> Assembly:
     Raises OptionError for a kind the language does not have, BuildError without a compiler, MissingDependencyError
     without Triton.
     """
+    if kernel.inner:  # a call of kernels of our own
+        listings = [disassemble(inner, kind) for inner in kernel.inner]
+        return Assembly(kernel.name, listings[0].kind, tuple(line for found in listings for line in found.lines))
     kinds = KINDS.get(kernel.language)
     if kinds is None:
         raise OptionError(f"{kernel.name} is an {kernel.language} call; it has no machine code of its own")

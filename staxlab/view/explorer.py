@@ -117,7 +117,7 @@ def _stages(compilation: Any, full: bool, all_machine_code: bool) -> Iterator[tu
             continue
         whose = title.removesuffix(stage.title).rstrip(": ")
         yield title, lambda record=record, whose=whose: _renamed(panes_of(record, full=full), whose)
-        if stage.name == "kernels" and any(kernel.language != "extern" for kernel in record):
+        if stage.name == "kernels" and any(kernel.is_generated for kernel in record):
             yield (
                 f"{whose}: Machine code" if whose else "Machine code",
                 lambda whose=whose: _renamed(
@@ -199,7 +199,7 @@ def headline(compilation: Any) -> Html:
 def assembly_panes(compilation: Any, full: bool = False) -> list[Pane]:
     """Machine code of the kernels: one pane for a processor, one for each step of Triton's compiler for a GPU. Where no
     compiler is at hand, the pane says so: the other stages are no worse for it."""
-    kernels = [k for k in compilation.kernels or () if k.language != "extern"]
+    kernels = [k for k in compilation.kernels or () if k.is_generated]
     if not kernels:
         return []
     shown = kernels if full else _within_limits(kernels, compilation.device.kind)

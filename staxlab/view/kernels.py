@@ -22,7 +22,7 @@ LANGUAGES = {"cpp": "C++", "triton": "Triton", "extern": "a call into PyTorch"}
 def kernel_markup(kernel: Any, *, single: bool) -> Html:
     """Source, arguments, launch and decisions of one kernel."""
     facts = [
-        LANGUAGES.get(kernel.language, kernel.language),
+        language_text(kernel),
         f"reads {byte_text(kernel.bytes_read)}",
         f"writes {byte_text(kernel.bytes_written)}",
     ]
@@ -31,7 +31,7 @@ def kernel_markup(kernel: Any, *, single: bool) -> Html:
     if kernel.is_fallback:
         facts.append("fallback: no native lowering")
     caption = [element("strong", kernel.name), " ", element("span", " · ".join(facts), class_="sx-muted")]
-    language = {"cpp": "cpp", "triton": "triton"}.get(kernel.language, "text")
+    language = {"cpp": "cpp", "triton": "triton"}.get(kernel.written_in or kernel.language, "text")
     parts = [listing(kernel.lines, language, name=kernel.name, caption=caption)]
     details = []
     if kernel.arguments:
@@ -47,6 +47,13 @@ def kernel_markup(kernel: Any, *, single: bool) -> Html:
         inner = [element("summary", "arguments, launch and decisions"), *details]
         parts.append(element("details", inner, class_="sx-more", open=single))
     return element("div", parts, class_="sx-kernel")
+
+
+def language_text(kernel: Kernel) -> str:
+    """What a kernel is written in, or that it is a call, and of what."""
+    if kernel.written_in:
+        return f"a call of kernels in {LANGUAGES.get(kernel.written_in, kernel.written_in)}"
+    return LANGUAGES.get(kernel.language, kernel.language)
 
 
 def value_text(value: Any) -> str:
@@ -66,7 +73,7 @@ def text(record: Any) -> str:
     """One kernel as a terminal shows it (several have a ``format`` of their own)."""
     if not hasattr(record, "lines"):
         return record.format()
-    language = LANGUAGES.get(record.language, record.language) + (", fallback" if record.is_fallback else "")
+    language = language_text(record) + (", fallback" if record.is_fallback else "")
     return (
         f"{record.name} ({language}): reads {record.bytes_read:,} B, writes {record.bytes_written:,} B\n{record.source}"
     )
