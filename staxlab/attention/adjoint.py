@@ -136,8 +136,18 @@ def adjoint_of(modification: Any) -> AdjointBody:
             where=modification.source,
             remedy="differentiate the score_mod",
         )
+    for operator, location in modification.undifferentiable:
+        raise _no_derivative(modification, operator, location)
     learns = {c.name: n for n, c in enumerate(modification.captured) if c.requires_grad and c.dtype.is_floating_point}
     return _Sweep(modification, learns).run()
+
+
+def _no_derivative(modification: Any, operation: str, where: Any) -> CaptureError:
+    return CaptureError(
+        f"score_mod {modification.name!r} uses {operation}, whose derivative kernels do not have",
+        where=where or modification.source,
+        remedy="call attention under torch.no_grad(), or on tensors that do not require grad",
+    )
 
 
 class _ReverseRecorder(ClampingRecorder):
@@ -226,11 +236,7 @@ class _Sweep:
     def _rule(self, statement: Statement) -> Any:
         if statement.operation in NOT_DIFFERENTIABLE or statement.operation not in DERIVATIVES:
             where = next((n.location for n in self.modification.graph if n.id in statement.origins), None)
-            raise CaptureError(
-                f"score_mod {self.modification.name!r} uses {statement.operation}, which has no derivative",
-                where=where or self.modification.source,
-                remedy="call attention under torch.no_grad(), or on tensors that do not require grad",
-            )
+            raise _no_derivative(self.modification, statement.operation, where)
         return DERIVATIVES[statement.operation]
 
     @staticmethod

@@ -78,7 +78,8 @@ class Modification:
 
     ``name`` and ``source`` say which function of the user's it is, ``graph`` is the captured graph, ``body`` the loop
     body over the ``symbols`` b, h, q, kv, whose loads are of ``"score"`` (the score at hand, no memory) and of the
-    ``captured`` tensors. ``dtype`` is that of the score: float32, or float64 for float64 inputs.
+    ``captured`` tensors. ``dtype`` is that of the score: float32, or float64 for float64 inputs. ``undifferentiable``
+    names operators, with the user's lines, for whose sake there is no :attr:`adjoint`.
 
     No statement of the body fails, whatever is in memory: see :class:`.tracing.ClampingRecorder`. Subscripts that were
     *proved* to be in range rely on the symbols' ranges: ``b``, ``h``, ``q`` and ``kv`` have to be inside the sizes in
@@ -92,6 +93,7 @@ class Modification:
     body: LoopBody = field(repr=False)
     captured: tuple[Captured, ...]
     dtype: torch.dtype
+    undifferentiable: tuple[tuple[str, SourceLocation | None], ...] = ()
 
     @property
     def symbols(self) -> tuple[Symbol, ...]:
@@ -266,7 +268,9 @@ def modification(
             _TRACED.pop(next(iter(_TRACED)))
         _TRACED[key] = traced
     captured = tuple(_captured(number, buffer, environment) for number, buffer in enumerate(traced.captured))
-    return Modification(kind, traced.name, traced.location, traced.graph, traced.body, captured, dtype)
+    return Modification(
+        kind, traced.name, traced.location, traced.graph, traced.body, captured, dtype, traced.undifferentiable
+    )
 
 
 def _specialization(function: Any, environment: Any) -> Key:

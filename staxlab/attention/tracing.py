@@ -26,21 +26,19 @@ from typing import Any
 
 import torch
 
-from ..capture.graph import Graph, Node, TensorMeta
+from ..capture.graph import Graph, Node, TensorMeta, map_nodes
 from ..capture.record import Capture, Constant, Flat
 from ..capture.tracer import trace
 from ..errors import CaptureError, StaxError
 from ..loops.body import Block, LoopBody, Statement, _Recorder
 from ..loops.expressions import Expr, Symbol
-from ..loops.intervals import Intervals
-from ..loops.ir import Index, Layout
+from ..loops.ir import Layout
 from ..loops.layout import broadcast
 from ..loops.lowering import RULES, basis
 from ..loops.lowering.call import Call
 from ..loops.lowering.graph import GraphLowering
 from ..loops.lowering.registry import Decline
 from ..loops.lowering.values import Box, TensorValue, convert
-from ..loops.ops import Ops
 from ..operators.basis import is_random
 from ..operators.graph import OperatorGraph
 from ..operators.record import record
@@ -48,6 +46,7 @@ from ..operators.structure import flatten
 from ..options import Options, host_device_spec
 from ..provenance import SourceLocation
 from ..transform import transform
+from .own_rules import NO_DERIVATIVE, own_rule
 
 #: The subscripts of a score, outermost first, and the pseudo buffer whose element is the score at hand.
 SUBSCRIPTS = ("b", "h", "q", "kv")
@@ -81,13 +80,15 @@ class CapturedBuffer:
 
 @dataclass(frozen=True)
 class Traced:
-    """What tracing yields: the captured graph, the loop body over ``b, h, q, kv``, and the tensors it reads."""
+    """What tracing yields: the captured graph, the loop body over ``b, h, q, kv``, and the tensors it reads.
+    ``undifferentiable`` are operators, with the user's lines, that keep the body from being differentiated."""
 
     name: str
     location: SourceLocation | None
     graph: Graph
     body: LoopBody
     captured: tuple[CapturedBuffer, ...]
+    undifferentiable: tuple[tuple[str, SourceLocation | None], ...] = ()
 
 
 def trace_modification(
@@ -120,7 +121,9 @@ def trace_modification(
     lowering = ModificationLowering(operators, capture, kind, label, sizes)
     value = lowering.value(flatten(operators.graph.output.args[0]))
     body, captured = lowering.body(value, dtype)
-    return Traced(_name(function), _location_of(function), capture.graph, body, captured)
+    return Traced(
+        _name(function), _location_of(function), capture.graph, body, captured, tuple(lowering.undifferentiable)
+    )
 
 
 def _sample(kind: str, dtype: torch.dtype, device: torch.device) -> tuple[torch.Tensor, ...]:
@@ -219,6 +222,7 @@ class ModificationLowering(GraphLowering):
         self.symbols = tuple(Symbol(n, 0, max(e - 1, 0)) for n, e in zip(SUBSCRIPTS, extents, strict=True))
         self.learnable: set[Node] = set()
         self.read: dict[str, CapturedBuffer] = {}
+        self.undifferentiable: list[tuple[str, SourceLocation | None]] = []
 
     # -- the walk ----------------------------------------------------------------------------------------------------
 
@@ -313,6 +317,8 @@ class ModificationLowering(GraphLowering):
                     "detaches a value that its gradient goes through",
                     "capture a tensor that is detached already: table = table.detach() outside the function",
                 )
+            if operator in NO_DERIVATIVE:
+                self.undifferentiable.append((operator, node.location))
             if isinstance(node.val, TensorMeta) and node.val.dtype.is_floating_point:
                 self.learnable.add(node)
         rule = RULES.get(node.target)
@@ -351,13 +357,11 @@ class ModificationLowering(GraphLowering):
                 )
 
     def _call(self, node: Node) -> Any:
-        operation = _DIVISIONS.get((getattr(node.target, "_opname", ""), node.kwargs.get("rounding_mode")))
-        if operation is None or node.val.dtype.is_floating_point or not isinstance(node.args[1], Node):
+        if not hasattr(node.target, "_opname") or not isinstance(node.val, TensorMeta):
             return super()._call(node)
-        return _divided(Call(self, node), operation, *(self._operand(argument) for argument in node.args[:2]))
-
-    def _operand(self, argument: Any) -> Any:
-        return self.values[argument] if isinstance(argument, Node) else argument
+        args, kwargs = (map_nodes(a, self.values.__getitem__) for a in (node.args, node.kwargs))
+        found = own_rule(Call(self, node), args, kwargs)
+        return super()._call(node) if found is None else found
 
     def realize(self, box: Box, reason: str, decision: Any = None) -> None:
         raise Decline(f"what needs memory: {reason}")
@@ -391,34 +395,6 @@ class ModificationLowering(GraphLowering):
         used = [buffer for name, buffer in self.read.items() if name in loaded]
         names = {buffer.node: captured_name(number) for number, buffer in enumerate(used)}
         return renamed(body, names), tuple(used)
-
-
-_DIVISIONS = {
-    ("remainder", None): "remainder", ("fmod", None): "fmod", ("floor_divide", None): "floordiv",
-    ("div", "floor"): "floordiv", ("div", "trunc"): "truncdiv",
-}  # fmt: skip
-
-
-def _divided(call: Call, operation: str, dividend: Any, divisor: TensorValue) -> TensorValue:
-    """Whole numbers divided by what is known at run time only. Eager execution raises for a zero; a lane of a kernel
-    cannot, and one that no score belongs to must not trap: unless intervals show the divisor to be positive, one is
-    taken in place of zero, and -1 by negation, which the smallest integer does not survive as a division."""
-    dtype, shape = call.meta.dtype, call.meta.shape
-    first, second = call.loader(dividend, shape, dtype), call.loader(divisor, shape, dtype)
-
-    def compute(ops: Ops, index: Index) -> Any:
-        ops = ops.tagged(call.origins)
-        a, b = first(ops, index), second(ops, index)
-        known = second(Intervals(ops.dtypes), index) if ops.dtypes is not None else None
-        if known is not None and known.interval is not None and known.interval.lower > 0:
-            return ops.apply(operation, a, b)
-        zero, one, minus_one = (ops.constant(n, dtype) for n in (0, 1, -1))
-        negated = ops.eq(b, minus_one)
-        safe = ops.where(ops.logical_or(negated, ops.eq(b, zero)), one, b)
-        by_minus_one = ops.neg(a) if "div" in operation else zero
-        return ops.where(negated, by_minus_one, ops.apply(operation, a, safe))
-
-    return call.computed(compute, shape, dtype, (dividend, divisor))
 
 
 def captured_name(number: int) -> str:
