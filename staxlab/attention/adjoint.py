@@ -250,7 +250,8 @@ class _Sweep:
             # Where the condition fails the value is 0, but the subscript may be anything: bring it into range.
             captured = self.modification.captured[number]
             reach = 1 + sum((n - 1) * s for n, s in zip(captured.shape, captured.strides, strict=True))
-            subscript = ops.indirect(ops.index_value(subscript, torch.int64), Expr.of(reach))
+            if not subscript.bounds().within(0, reach - 1):
+                subscript = ops.indirect(ops.index_value(subscript, torch.int64), Expr.of(reach))
         self.contributions.append(Contribution(number, subscript, value.id, dims))
 
     def _masked(self, s: Statement, g: Any, pending: dict[int, Any], ops: Any, read: Callable[[int], Any]) -> Any:

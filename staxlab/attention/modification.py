@@ -49,17 +49,18 @@ class Captured:
     device: str
     requires_grad: bool
     _reference: Callable[[], torch.Tensor | None] = field(repr=False)
+    _detached: bool = field(default=False, repr=False)
 
     @property
     def tensor(self) -> torch.Tensor:
-        """The tensor. CaptureError if it no longer exists."""
+        """The tensor, detached where the function detaches it. CaptureError if it no longer exists."""
         found = self._reference()
         if found is None:
             raise CaptureError(
                 f"the tensor {self.path!r} that a modification reads no longer exists",
                 remedy="keep the function (and so what it captured) alive for as long as its modification is used",
             )
-        return found
+        return found.detach() if self._detached else found
 
     @property
     def key(self) -> tuple:
@@ -287,7 +288,7 @@ def _captured(number: int, buffer: CapturedBuffer, environment: Any) -> Captured
         reference = weakref.ref(environment.tensors[buffer.place].read())
     return Captured(
         captured_name(number), buffer.path, layout.shape, layout.stride, layout.dtype, layout.device,
-        buffer.requires_grad, reference,
+        buffer.requires_grad, reference, buffer.detached,
     )  # fmt: skip
 
 

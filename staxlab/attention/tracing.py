@@ -68,7 +68,7 @@ _OF_CAPTURED = frozenset({"pointwise", "factory", "view", "indexing", "joining"}
 class CapturedBuffer:
     """A tensor that a modification reads besides its arguments: its node in the graph, what it is called in the user's
     function, its layout, and its ``place`` among the tensors of the function's environment. ``constant`` is the tensor
-    where the function makes it itself, and then there is no place."""
+    where the function makes it itself, and then there is no place. ``detached``: no gradient goes back to it."""
 
     node: str
     path: str
@@ -76,6 +76,7 @@ class CapturedBuffer:
     requires_grad: bool
     place: int = -1
     constant: torch.Tensor | None = None
+    detached: bool = False
 
 
 @dataclass(frozen=True)
@@ -220,8 +221,11 @@ class ModificationLowering(GraphLowering):
         self.varying = varying_nodes(operators.graph, set(own))
         extents = sizes or (UNKNOWN_SIZE,) * 4
         self.symbols = tuple(Symbol(n, 0, max(e - 1, 0)) for n, e in zip(SUBSCRIPTS, extents, strict=True))
+        # What gradients go through, as far as is known while tracing; and what they may go through in some call.
+        self.differentiated: set[Node] = set()
         self.learnable: set[Node] = set()
         self.read: dict[str, CapturedBuffer] = {}
+        self.places: dict[Node, int] = {}
         self.undifferentiable: list[tuple[str, SourceLocation | None]] = []
 
     # -- the walk ----------------------------------------------------------------------------------------------------
@@ -271,6 +275,7 @@ class ModificationLowering(GraphLowering):
         role = self.role.get(node.name)
         if role == SCORE:
             self.learnable.add(node)
+            self.differentiated.add(node)
             layout = Layout(SAMPLE, (0, 0, 0, 0), node.val.dtype, str(node.val.device))  # one score, at [0] everywhere
             self.dtypes[SCORE] = node.val.dtype
             return TensorValue(Box.stored(SCORE, layout, node.origins))
@@ -278,11 +283,13 @@ class ModificationLowering(GraphLowering):
             axis = SUBSCRIPTS.index(role)
             return Call(self, node).position(lambda index: index[axis], node.val.shape, node.val.dtype)
         taken = self.inputs_of[node.name]
+        self.learnable.add(node)
         if taken.meta.requires_grad:
-            self.learnable.add(node)
+            self.differentiated.add(node)
         place = self.capture.free_places[list(self.inputs_of).index(node.name)]
         tensors = self.capture.environment.tensors
         number = next(number for number, other in enumerate(tensors) if other is place)
+        self.places[node] = number
         return self._captured(node, taken.path, taken.meta.requires_grad, place=number)
 
     def _constant(self, node: Node) -> Any:
@@ -310,15 +317,20 @@ class ModificationLowering(GraphLowering):
             return
         if is_random(node.target) or operator in ("native_dropout", "bernoulli"):
             self._refuse(node, f"draws random numbers ({operator})", "draw them outside and capture the tensor")
-        if any(source in self.learnable for source in node.inputs):
-            if operator == "detach":
-                self._refuse(
-                    node,
-                    "detaches a value that its gradient goes through",
-                    "capture a tensor that is detached already: table = table.detach() outside the function",
-                )
+        if any(source in self.differentiated for source in node.inputs) and operator != "detach":
             if operator in NO_DERIVATIVE:
                 self.undifferentiable.append((operator, node.location))
+            if isinstance(node.val, TensorMeta) and node.val.dtype.is_floating_point:
+                self.differentiated.add(node)
+        if any(source in self.learnable for source in node.inputs):
+            if operator == "detach" and node.args[0] not in self.places and node.val.dtype.is_floating_point:
+                self._refuse(
+                    node,
+                    "detaches what it has computed from the score or from captured tensors",
+                    "detach the captured tensor itself, before anything is computed from it",
+                )
+            if operator == "detach":
+                return
             if isinstance(node.val, TensorMeta) and node.val.dtype.is_floating_point:
                 self.learnable.add(node)
         rule = RULES.get(node.target)
@@ -359,6 +371,10 @@ class ModificationLowering(GraphLowering):
     def _call(self, node: Node) -> Any:
         if not hasattr(node.target, "_opname") or not isinstance(node.val, TensorMeta):
             return super()._call(node)
+        place = self.places.get(node.args[0]) if node.target._opname == "detach" else None
+        if place is not None:
+            path = f"{self.inputs_of[node.args[0].name].path}.detach()"
+            return self._captured(node, path, False, place=place, detached=True)
         args, kwargs = (map_nodes(a, self.values.__getitem__) for a in (node.args, node.kwargs))
         found = own_rule(Call(self, node), args, kwargs)
         return super()._call(node) if found is None else found
