@@ -112,16 +112,18 @@ def _refuses_cpp(problem: AttentionProblem) -> str:
 
 
 def _cpp(problem: AttentionProblem, configuration: dict[str, Any]) -> Any:
-    from ..runtime.attention_cpu import build_backward, build_forward
+    from ..runtime import attention_cpu
 
-    return (build_backward if problem.needs_gradient else build_forward)(problem, configuration)
+    return (attention_cpu.build_backward if problem.needs_gradient else attention_cpu.build_forward)(
+        problem, configuration
+    )
 
 
 def _describe_cpp(problem: AttentionProblem, configuration: dict[str, Any]) -> Description:
-    from ..codegen.cpp.attention import forward_source
-    from ..codegen.cpp.attention_backward import backward_source
+    from ..codegen.cpp import attention, attention_backward
 
-    kernel = (backward_source if problem.needs_gradient else forward_source)(problem, configuration).kernel
+    source = attention_backward.backward_source if problem.needs_gradient else attention.forward_source
+    kernel = source(problem, configuration).kernel
     return Description("cpp", kernel.lines, (kernel,), kernel.decisions)
 
 

@@ -202,7 +202,8 @@ def _attention(
         output, lse = _results(problem, query)
         return output.zero_(), lse.fill_(-math.inf)
     lists = BlockLists(*blocks) if blocks else None
-    output, lse = kernel(query, key, value, lists, _as_traced(captured, problem))
+    with torch._C._DisableAutocast():  # what was to be cast has been
+        output, lse = kernel(query, key, value, lists, _as_traced(captured, problem))
     if output.stride() != problem.output_strides:
         output = torch.empty_strided(output.shape, problem.output_strides, **_like(query)).copy_(output)
     return output, lse.contiguous()
@@ -228,7 +229,9 @@ def _attention_backward(
     if output_gradient is None:  # only the logarithm was used
         output_gradient = torch.zeros_like(output)
     lists = BlockLists(*blocks) if blocks else None
-    found = kernel(query, key, value, output, lse, output_gradient, lse_gradient, lists, _as_traced(captured, problem))
+    given = (query, key, value, output, lse, output_gradient, lse_gradient, lists, _as_traced(captured, problem))
+    with torch._C._DisableAutocast():
+        found = kernel(*given)
     return [gradient.to(part.dtype) for gradient, part in zip(found, (query, key, value, *wanted), strict=True)]
 
 
@@ -267,18 +270,25 @@ def _meta_attention_backward(*args: Any) -> list[torch.Tensor]:
 # -- derivatives ------------------------------------------------------------------------------------------------------
 
 
-class _Attention(torch.autograd.Function):
-    """The operator and its derivative, as autograd is told. Lists are spread out: autograd looks at no list."""
+class _Attention(torch.autograd.function._SingleLevelFunction):
+    """The operator and its derivative, as autograd is told. Lists are spread out: autograd looks at no list.
+
+    Of the two base classes this is the one that leaves function transforms (``torch.func.grad``) alone: they have come
+    to the dispatcher, which calls this for each level of theirs.
+    """
 
     @staticmethod
-    def forward(ctx: Any, name: str, number: int, query: Any, key: Any, value: Any, *others: torch.Tensor) -> Any:
+    def forward(name: str, number: int, query: Any, key: Any, value: Any, *others: torch.Tensor) -> Any:
         blocks, captured = list(others[:number]), list(others[number:])
         with torch._C._AutoDispatchBelowAutograd():
-            output, lse = attention(query, key, value, blocks, captured, name)
-        ctx.save_for_backward(query, key, value, output, lse, *others)
+            return attention(query, key, value, blocks, captured, name)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple, output: tuple) -> None:
+        name, number, *tensors = inputs
+        ctx.save_for_backward(*tensors[:3], *output, *tensors[3:])
         ctx.set_materialize_grads(False)
         ctx.name, ctx.number = name, number
-        return output, lse
 
     @staticmethod
     def backward(ctx: Any, output_gradient: Any, lse_gradient: Any) -> Any:
@@ -304,13 +314,17 @@ class _Attention(torch.autograd.Function):
         raise _no_derivative("in forward mode", "use reverse mode: .backward(), torch.autograd.grad or torch.func.vjp")
 
 
-class _AttentionBackward(torch.autograd.Function):
+class _AttentionBackward(torch.autograd.function._SingleLevelFunction):
     """The derivative, which has none of its own."""
 
     @staticmethod
-    def forward(ctx: Any, *args: Any) -> Any:
+    def forward(*args: Any) -> Any:
         with torch._C._AutoDispatchBelowAutograd():
             return tuple(attention_backward(*_packed(args)))
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple, output: tuple) -> None:
+        pass
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
@@ -344,23 +358,46 @@ def _is_differentiated(tensors: Sequence[Any]) -> bool:
     return torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in tensors)
 
 
+_functorch = torch._C._functorch
+
+
+def _recorded(function: Any, *args: Any) -> Any:
+    """``function.apply(*args)`` on the level of function transforms that the dispatcher is at."""
+    before = _functorch.get_single_level_autograd_function_allowed()
+    _functorch.set_single_level_autograd_function_allowed(True)
+    try:
+        return function.apply(*args)
+    finally:
+        _functorch.set_single_level_autograd_function_allowed(before)
+
+
 def _autograd_attention(query: Any, key: Any, value: Any, blocks: Any, captured: Any, name: str) -> Any:
     if _is_differentiated((query, key, value, *captured)):
-        return _Attention.apply(name, len(blocks), query, key, value, *blocks, *captured)
+        return _recorded(_Attention, name, len(blocks), query, key, value, *blocks, *captured)
     with torch._C._AutoDispatchBelowAutograd():
         return attention(query, key, value, blocks, captured, name)
 
 
 def _autograd_attention_backward(*args: Any) -> list[torch.Tensor]:
     if _is_differentiated((*args[:7], *args[8])):
-        return list(_AttentionBackward.apply(*_spread(args)))
+        return list(_recorded(_AttentionBackward, *_spread(args)))
     with torch._C._AutoDispatchBelowAutograd():
         return attention_backward(*args)
 
 
+def _refuse_batching(*args: Any) -> Any:
+    raise StaxError("omni_attention under torch.vmap", remedy="let the batch dimension be the first of its four")
+
+
+_KEYS = ("CompositeExplicitAutograd", "Meta", "Autograd", "FuncTorchBatched")
 for _name, _implementations in {
-    "attention": (_attention, _meta_attention, _autograd_attention),
-    "attention_backward": (_attention_backward, _meta_attention_backward, _autograd_attention_backward),
+    "attention": (_attention, _meta_attention, _autograd_attention, _refuse_batching),
+    "attention_backward": (
+        _attention_backward,
+        _meta_attention_backward,
+        _autograd_attention_backward,
+        _refuse_batching,
+    ),
 }.items():
-    for _key, _implementation in zip(("CompositeExplicitAutograd", "Meta", "Autograd"), _implementations, strict=True):
+    for _key, _implementation in zip(_KEYS, _implementations, strict=True):
         _library.impl(_name, _implementation, _key)

@@ -9,6 +9,7 @@ what tells it, from the call alone, so that it can be read for a device that is 
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -44,14 +45,16 @@ def described(kernel: Kernel, call: Extern) -> Kernel:
     if describe is None:
         return kernel
     found = describe(call, kernel.device)
-    # Lines that come of a traced function name nodes of a graph of its own: here all stem from the call.
-    marked = tuple(replace(line, origins=kernel.origins) for line in found.lines)
     comment = "//" if found.language == "cpp" else "#"
-    heading = tuple(Line(f"{comment} {line.text.removeprefix('# ')}", line.origins) for line in kernel.lines)
-    return replace(
-        kernel, lines=(*heading, Line(""), *marked), written_in=found.language, inner=found.kernels,
-        decisions=found.decisions,
+    results = ", ".join(argument.buffer for argument in kernel.arguments if argument.role == "output")
+    heading = [f"{comment} An operator of the compiler's own: its kernels follow."]
+    heading += textwrap.wrap(
+        f"{results} = {call.operator}({_arguments(call)})", 120,
+        initial_indent=f"{comment} ", subsequent_indent=f"{comment}     ", break_long_words=False,
     )  # fmt: skip
+    # Lines that come of a traced function name nodes of a graph of its own: here all stem from the call.
+    lines = tuple(Line(text, kernel.origins) for text in (*heading, "", *(line.text for line in found.lines)))
+    return replace(kernel, lines=lines, written_in=found.language, inner=found.kernels, decisions=found.decisions)
 
 
 def extern_kernel(schedule: Schedule, node: ScheduleNode, device: DeviceSpec) -> Kernel:
@@ -65,11 +68,10 @@ def extern_kernel(schedule: Schedule, node: ScheduleNode, device: DeviceSpec) ->
         KernelArgument(f"out_ptr{k}", name, "output", schedule.layouts[name].dtype)
         for k, name in enumerate(node.buffers)
     ]
-    shown = [_text(a) for a in call.args] + [f"{key}={_text(value)}" for key, value in call.kwargs.items()]
     why = "a library call, on purpose" if call.reason == "library" else f"a fallback: {call.cause or 'no lowering'}"
     lines = (
         Line(f"# {why}; PyTorch runs it", node.origins),
-        Line(f"{', '.join(node.buffers)} = {call.operator}({', '.join(shown)})", node.origins),
+        Line(f"{', '.join(node.buffers)} = {call.operator}({_arguments(call)})", node.origins),
     )
     kernel = Kernel(
         name=f"extern_{node.name}_{call.operator._schema.name.split('::')[-1]}",
@@ -84,6 +86,10 @@ def extern_kernel(schedule: Schedule, node: ScheduleNode, device: DeviceSpec) ->
         is_fallback=call.reason != "library",
     )
     return described(kernel, call)
+
+
+def _arguments(call: Extern) -> str:
+    return ", ".join([*map(_text, call.args), *(f"{key}={_text(value)}" for key, value in call.kwargs.items())])
 
 
 def _text(value: Any) -> str:
