@@ -126,6 +126,11 @@ class AdjointBody:
 
     __str__ = format
 
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
+        from ..view import mimebundle
+
+        return mimebundle(self)
+
 
 def adjoint_of(modification: Any) -> AdjointBody:
     """The adjoint of a traced ``score_mod``. CaptureError for an operation that PyTorch has no derivative of, on the

@@ -157,6 +157,11 @@ class Modification:
 
     __str__ = format
 
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
+        from ..view import mimebundle
+
+        return mimebundle(self)
+
     def __repr__(self) -> str:
         reads = f", reads {len(self.captured)} captured" if self.captured else ""
         return f"<{self.kind}_mod {self.name}: {len(self.body.all_statements())} statements{reads}>"

@@ -101,6 +101,8 @@ RENDERERS: dict[str, str] = {
     "PassCosts": "pass_costs",
     "Tabular": "measures",
     "BlockMask": "block_mask",
+    "Modification": "modification",
+    "AdjointBody": "modification",
     "InstanceRun": "attention_state",
     "AttentionTraffic": "attention_traffic",
     "Compilation": "explorer",
