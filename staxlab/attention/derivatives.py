@@ -143,7 +143,8 @@ def _remainder(rounding: str) -> Rule:
 
 
 def _atan2(a: Algebra, g: Any, y: Any, x: Any, z: Any) -> tuple[Any, ...]:
-    scale = a.div(g, a.add(_square(a, x), _square(a, z)))
+    squares = a.add(_square(a, x), _square(a, z))
+    scale = a.where(a.test("eq", squares, 0.0), 0.0, a.div(g, squares))
     return a.mul(scale, z), a.neg(a.mul(scale, x))
 
 
@@ -195,11 +196,11 @@ DERIVATIVES: dict[str, Derivative] = {
     "remainder": Derivative("g; -g floor(x / z)", _remainder("floor")),
     "fmod": Derivative("g; -g trunc(x / z)", _remainder("trunc")),
     "pow": Derivative("g z x^(z - 1), 0 for z = 0; g y log x, 0 for x = 0 and z >= 0", _pow),
-    "maximum": Derivative("g where greater, g/2 where equal, else 0", _extreme("lt", "gt")),
-    "minimum": Derivative("g where smaller, g/2 where equal, else 0", _extreme("gt", "lt")),
+    "maximum": Derivative("g if x > z, g/2 if equal, else 0; the rest", _extreme("lt", "gt")),
+    "minimum": Derivative("g if x < z, g/2 if equal, else 0; the rest", _extreme("gt", "lt")),
     "fmax": Derivative("g if x >= z or z is NaN, else 0; the rest", _extreme_of_numbers("ge")),
     "fmin": Derivative("g if x <= z or z is NaN, else 0; the rest", _extreme_of_numbers("le")),
-    "atan2": Derivative("g z / (x^2 + z^2); -g x / (x^2 + z^2)", _atan2),
+    "atan2": Derivative("g z / (x^2 + z^2), 0 at the origin; -g x / (x^2 + z^2)", _atan2),
     "hypot": Derivative("g x / y; g z / y", lambda a, g, y, x, z: (a.mul(g, a.div(x, y)), a.mul(g, a.div(z, y)))),
     "copysign": Derivative("g y / x, 0 for x = 0; 0", _copysign),
     "where": Derivative(
