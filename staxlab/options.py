@@ -195,6 +195,7 @@ def nearest(given: str, valid: Iterable[str]) -> str:
 BACKENDS = ("stax", "aot_eager", "eager")
 SEARCH_METHODS = ("candidates", "descent", "random", "halving")  # Section 9.6; the first is what True means
 MATMUL = ("rule", "library", "template", "template-tma")
+ATTENTION = ("auto", "off", "require")
 
 MODES: dict[str | None, dict[str, Any]] = {
     None: {},
@@ -242,6 +243,7 @@ _ALLOWED: dict[str, tuple[Callable[[Any], bool], str]] = {
     "graph_inputs": (lambda value: value in ("check", "copy"), "'check' or 'copy'"),
     "graph_outputs": (lambda value: value in ("reuse", "copy"), "'reuse' or 'copy'"),
     "matmul": (lambda value: value in MATMUL, "one of " + ", ".join(map(repr, MATMUL))),
+    "attention": (lambda value: value in ATTENTION, "one of " + ", ".join(map(repr, ATTENTION))),
     "instruction_set": (
         lambda value: value is None or (isinstance(value, str) and value in VECTOR_BYTES),
         "None (what this processor has) or one of " + ", ".join(map(repr, VECTOR_BYTES)),
@@ -278,6 +280,9 @@ class Options:
     ``matmul``          how a GPU computes products of matrices (Section 9.8): "rule" (the library, unless the traffic
                         that a template saves is sure to be worth more), "library", "template", or "template-tma"
                         (persistent, on compute capability 9). On a CPU products have a rule of their own
+    ``attention``       attention written out, ``softmax(q @ k.mT) @ v`` in any spelling (Section 9.10): "auto" computes
+                        it without its matrix of scores where that moves fewer bytes, "require" wherever it means the
+                        same, with an error where it does not, "off" never. Rounding differs within the error bound
     ``cuda_graphs``     on a GPU, record a region's launches and replay them (Section 9.9); the modes "reduce-overhead"
                         and "max-autotune" switch it on
     ``graph_inputs``    "check": replay if the inputs are where they were; "copy": copy the others there
@@ -304,6 +309,7 @@ class Options:
     graph_inputs: str = "check"
     graph_outputs: str = "reuse"
     matmul: str = "rule"
+    attention: str = "auto"
     memory_budget: int | float | None = None
     validate: bool = False
     extra: tuple[tuple[str, Any], ...] = field(default=(), repr=False)

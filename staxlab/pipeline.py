@@ -51,7 +51,16 @@ def _capture(compilation: Compilation) -> Any:
 def _transforms(compilation: Compilation) -> Any:
     from .transform import transform
 
-    return transform(compilation.capture, compilation.options)
+    options = compilation.options
+    if compilation.derivative or options.double_backward:  # attention without its matrix has one derivative, in reverse
+        options = replace(options, attention="off")
+    return transform(compilation.capture, options, general=_attention_operator)
+
+
+def _attention_operator(*args: Any) -> Any:
+    from .attention.recorded import attention_operator
+
+    return attention_operator(*args)
 
 
 def _joint(compilation: Compilation) -> Any:

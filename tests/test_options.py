@@ -42,6 +42,7 @@ BAD = {
     "graph_outputs": ("check", 1, None),
     "matmul": ("cublas", None),
     "instruction_set": ("avx1024", 512, ["avx2"]),
+    "attention": ("on", True, None),
     "max_versions": (-1, "8", 8.0),
     "max_compilations": (-1, None),
     "max_rounds": (0, False),

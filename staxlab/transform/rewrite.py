@@ -19,13 +19,13 @@ from __future__ import annotations
 import contextlib
 import gc
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from ..capture.graph import Graph, Node
 from ..capture.module import GraphModule
 from ..errors import TransformError
-from ..options import Options
+from ..options import Decision, Options
 from ..provenance import Origins
 
 if TYPE_CHECKING:
@@ -83,13 +83,15 @@ class TransformLog:
     """Everything the front-end passes did to a graph.
 
     ``initial`` and ``final`` are the graphs before and after; ``runs`` every pass of every round in order;
-    ``measures`` the measure of Proposition 4.1 before the first pass and after each pass that changed the graph.
+    ``measures`` the measure of Proposition 4.1 before the first pass and after each pass that changed the graph;
+    ``decisions`` what was decided about each attention that is written out (Section 9.10).
     """
 
     initial: GraphModule
     final: GraphModule
     runs: tuple[PassRun, ...]
     measures: tuple[Measure, ...]
+    decisions: tuple[Decision, ...] = ()
 
     @property
     def rounds(self) -> int:
@@ -119,11 +121,17 @@ class TransformLog:
 
 @dataclass(frozen=True)
 class Pass:
-    """A named transformation: ``run(graph) -> applications``, which edits the graph in place."""
+    """A named transformation: ``run(graph) -> applications``, which edits the graph in place.
+
+    ``removes`` counts something that the pass lowers with every change and that no other pass raises. It then stands
+    ahead of the measure, which the pass may raise. ``constants`` are those that the pass has added to the graph's.
+    """
 
     name: str
     run: Callable[[Graph], Sequence[Applied]]
     annotates: bool = False  # writes metadata only: the measure need not fall
+    removes: Callable[[Graph], int] | None = None
+    constants: dict[str, Any] = field(default_factory=dict, compare=False)
 
 
 def copy_module(module: GraphModule) -> GraphModule:
@@ -166,13 +174,16 @@ def _rewrite(
     for number in range(1, max_rounds + 1):
         changed_in_round = False
         for item in passes:
+            count = item.removes(current.graph) if item.removes else 0
             applied = tuple(item.run(current.graph))
             if not applied:
                 runs.append(PassRun(number, item.name, False, measure=measures[-1]))
                 continue
             current.graph.check()
+            current.constants.update(item.constants)
             now = measure(current.graph)
-            if not item.annotates and not now < measures[-1]:
+            falls = item.removes(current.graph) < count if item.removes else now < measures[-1]
+            if not item.annotates and not falls:
                 raise TransformError(
                     f"pass {item.name} changed the graph but did not lower the measure {measures[-1]} -> {now}; "
                     f"last rule applied: {applied[-1]}"
@@ -186,18 +197,27 @@ def _rewrite(
     raise TransformError(f"no fixed point after {max_rounds} rounds; last change by {runs[-1].name}")
 
 
-def transform(capture: Any, options: Options | None = None, *, rules: Sequence[Rule] = ()) -> TransformLog:
+def transform(
+    capture: Any,
+    options: Options | None = None,
+    *,
+    rules: Sequence[Rule] = (),
+    general: Callable[..., Any] | None = None,
+) -> TransformLog:
     """The front-end passes (Section 4.1) on a captured graph, iterated to a fixed point; in dynamic mode, those that
     hold at every size.
 
     ``capture`` is a Capture or a GraphModule; it is not changed. ``rules`` are applied as well, after normalization in
     every round; they show in the log under their names. Values, dtypes, shapes and aliasing of the outputs
-    stay as they are, except that ``x + 0 -> x`` may change the sign of a zero, and that decomposed operators round as
-    their formulas do. Each use of a rule of ``rules`` is tried out first (:mod:`.trial`), on the samples of a Capture.
+    stay as they are, except that ``x + 0 -> x`` may change the sign of a zero, that decomposed operators round as
+    their formulas do, and that attention without its matrix of scores rounds as that does (the option ``attention``).
+    ``general`` makes the operator for one with a pointwise modification (:data:`.attention_rewrite.General`); without
+    it there is none. Each use of a rule of ``rules`` is tried out first (:mod:`.trial`), on the samples of a Capture.
     TransformError if a replacement changes dtype, shape, strides, aliasing or (on the samples) values, if a rule breaks
     the graph, or if it does not lower the measure of Proposition 4.1, so that the iteration might not end: defects of
     the rules.
     """
+    from .attention_rewrite import attention_pass, may_hold_attention
     from .own_rules import own_pass
     from .passes import PASSES, SHAPE_INDEPENDENT, measure
 
@@ -209,7 +229,13 @@ def transform(capture: Any, options: Options | None = None, *, rules: Sequence[R
             raise TransformError("own rules rely on the shapes of the sample", remedy="transform without dynamic=True")
         own = own_pass(rules, samples=getattr(capture, "samples", None), constants=module.constants)
         passes = (passes[0], own, *passes[1:])
-    return rewrite(module, passes, measure, options.max_rounds)
+    decisions: dict[str, Decision] = {}
+    if options.attention != "off" and not options.dynamic and may_hold_attention(module.graph):
+        at = 1 + [item.name for item in passes].index("Fold")
+        attention = attention_pass(options.attention, decisions, general)
+        passes = (*passes[:at], attention, *passes[at:])
+    log = rewrite(module, passes, measure, options.max_rounds)
+    return replace(log, decisions=tuple(decisions.values()))
 
 
 def describe(nodes: Sequence[Node]) -> tuple[str, ...]:

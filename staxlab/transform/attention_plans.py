@@ -1,0 +1,342 @@
+"""How a recognised attention may be computed without its matrix of scores, and what speaks against it.
+
+Two forms are at hand. ``scaled_dot_product_attention`` takes a scale and a mask, which is added: scores that are
+``scale * q k^T`` with additions and maskings behind it fit. The attention operator of Section 9.10 takes any pointwise
+function.
+
+*What must not change.* A softmax over a row of minus infinities is NaN, and both forms say 0 there. So a rewrite needs
+a proof that every query sees a key, and there are two: a condition on the position alone that some key of every row
+fulfils (:func:`.attention_scores.every_query_sees_a_key`), or maskings with finite numbers, after which such a row is
+uniform. Otherwise the rows are found from the mask, and NaN is put back (:class:`Guard`). In training NaN has to go
+back into the gradients as well, into those that eager execution gives it to and into no other: of a row that
+``masked_fill`` hid, the values'; of one to which minus infinity was added, all.
+
+*What may.* Results round differently, within the error bound of both. Scores that overflow where the program rounds
+them to half precision do not overflow here. Elements of keys and values that are not finite and belong to masked
+positions reach eager's results as ``0 * inf``; whether they reach these is not specified.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ..capture.graph import Graph, Node, TensorMeta
+from .attention_expressions import Call, Expression, Number, Score, call, is_causal, is_of_position
+from .attention_patterns import Attention
+from .attention_scores import Step, every_query_sees_a_key, finite_where, visible
+from .effects import Effects
+from .operations import operation
+
+#: Scores of fewer bytes stay in the nearest caches, whose traffic costs nothing that a library call would save.
+SMALLEST = 1 << 16
+#: What is filled in with a number below this hides a position as minus infinity does: no score is within rounding of
+#: it.
+HIDES = -1e30
+LARGEST_HEAD = 256
+FLOATING = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+
+
+@dataclass(frozen=True)
+class Guard:
+    """NaN for rows without a key. ``kind`` is "fill" where positions were hidden by ``masked_fill`` or ``where``,
+    "add" where minus infinity may have been added, "any" where both or neither is known to be the reason; "none" if
+    every row is proved to see a key."""
+
+    kind: str
+    trains: bool
+
+    def __bool__(self) -> bool:
+        return self.kind != "none"
+
+
+@dataclass(frozen=True)
+class LibraryPlan:
+    """Arguments of ``scaled_dot_product_attention``. ``mask`` is "none", "causal", "truth" (what is visible) or
+    "number" (what is added)."""
+
+    scale: float
+    mask: str
+    steps: tuple[Step, ...]
+    guard: Guard
+    shares_heads: bool
+
+
+@dataclass(frozen=True)
+class GeneralPlan:
+    """A ``score_mod`` for the attention operator, and what of it is a condition of visibility: ``whole`` is ``score``
+    where ``visible`` holds and minus infinity elsewhere. ``captured`` are the tensors they read."""
+
+    scale: float
+    whole: Expression
+    score: Expression
+    visible: Expression | None
+    captured: tuple[tuple[Node, tuple], ...]
+    guard: Guard
+
+
+# -- legality ---------------------------------------------------------------------------------------------------------
+
+
+def objection(found: Attention, graph: Graph, effects: Effects) -> str | None:
+    """Why an attention must stay as it is written, in words; None if nothing speaks against replacing it."""
+    inside = set(found.inside)
+    for node in found.inside[:-1]:
+        for user in node.users:
+            if user not in inside and not _reads_shape_only(user, inside):
+                return f"%{node.name} is read by %{user.name} as well"
+    for node in found.inside:
+        for fact, words in (("random", "draws random numbers"), ("mutates", "writes into its argument"),
+                            ("foreign", "is no operation of PyTorch's")):  # fmt: skip
+            if node.meta.get(fact):
+                return f"%{node.name} {words}"
+        if effects.is_written(node):
+            return f"%{node.name} is written to"
+    operands = [x.node for x in (found.query, found.key, found.value, *found.repeated)]
+    terms = [x for node in found.inside for x in node.inputs if x not in inside]
+    for node in (*operands, *terms):
+        if effects.is_written(node):
+            return f"%{node.name}, which is read, is written to"
+    return _type_objection(found, operands)
+
+
+def _reads_shape_only(node: Node, inside: set[Node]) -> bool:
+    """``torch.ones_like(scores)`` for a mask: goes with what it is for."""
+    name = operation(node) or ""
+    return (
+        name.endswith("_like")
+        and not node.meta.get("random")
+        and all(user in inside or _reads_shape_only_through(user, inside) for user in node.users)
+    )
+
+
+def _reads_shape_only_through(node: Node, inside: set[Node]) -> bool:
+    return bool(node.users) and all(user in inside for user in node.users)
+
+
+def _type_objection(found: Attention, operands: list[Node]) -> str | None:
+    """The dtypes: products are in that of the operands, and nothing between rounds to fewer digits."""
+    root = found.root.val
+    if root.dtype not in FLOATING:
+        return f"the dtype is {root.dtype}"
+    for node in operands:
+        if (node.val.dtype, node.val.device) != (root.dtype, root.device):
+            return f"%{node.name} is {node.val}, the result {root} (autocast, or a cast before a product)"
+    finer = {torch.float64: (torch.float64,), torch.float32: (torch.float32,)}.get(
+        root.dtype, (root.dtype, torch.float32)
+    )
+    for node in found.inside:
+        for value in node.val if isinstance(node.val, tuple) else (node.val,):
+            inexact = isinstance(value, TensorMeta) and value.dtype.is_floating_point and value.dtype not in finer
+            if inexact:
+                return f"%{node.name} is {value.dtype}, in an attention of {root.dtype}"
+    if found.path.scores.node.val.dtype != root.dtype:
+        return f"the scores are {found.path.scores.node.val.dtype}, the result {root.dtype}"
+    return None
+
+
+# -- rows without a key -----------------------------------------------------------------------------------------------
+
+
+def guard(found: Attention) -> Guard:
+    """Whether NaN has to be put back, and in which way."""
+    trains = found.root.val.requires_grad
+    path = found.path
+    if path.expression is not None:
+        condition = finite_where(path.expression, [node for node, _ in path.reader.captured])
+        if condition is not None and every_query_sees_a_key(condition, found.sizes):
+            return Guard("none", trains)
+    if path.steps is None:
+        return Guard("any", trains)
+    kinds = {"add" if _adds(step) else "fill" for step in path.steps if _may_hide(step)}
+    return Guard("none" if not kinds else kinds.pop() if len(kinds) == 1 else "any", trains)
+
+
+def _adds(step: Step) -> bool:
+    """Whether gradients go through: a triangle that is added counts as a step of filling elsewhere."""
+    return step.kind == "add" or (step.kind == "fill" and step.value.val.dtype.is_floating_point)
+
+
+def _may_hide(step: Step) -> bool:
+    if step.kind == "fill":
+        return step.filling == -math.inf
+    if step.kind != "add" or not isinstance(step.value, Node) or not isinstance(step.value.val, TensorMeta):
+        return False
+    if step.term is not None and is_of_position(step.term) and finite_where(step.term, ()) == Number(True):
+        return False  # a slope times a distance
+    return step.value.val.dtype.is_floating_point
+
+
+# -- plans ------------------------------------------------------------------------------------------------------------
+
+
+def library_plan(found: Attention) -> LibraryPlan | str:
+    """The arguments for ``scaled_dot_product_attention``, or why it cannot be."""
+    steps, root = found.path.steps, found.root.val
+    if steps is None:
+        return "what stands between the product and the softmax is no scale and no mask"
+    if found.value_size != found.head_size:
+        return f"values have {found.value_size} features, queries {found.head_size}"
+    if root.device.type == "cuda" and (found.head_size > LARGEST_HEAD or root.dtype == torch.float64):
+        return "the library has no kernel for it that forms no matrix of scores"
+    if root.device.type not in ("cpu", "cuda"):
+        return f"the device is {root.device.type}"
+    scale = math.prod(step.value for step in steps if step.kind == "multiply")
+    if not scale > 0 or not math.isfinite(scale):
+        return f"the scale is {scale:g}"
+    others = tuple(step for step in steps if step.kind != "multiply")
+    found_guard = guard(found)
+    for step in others:
+        problem = _step_problem(step, root, found_guard)
+        if problem is not None:
+            return problem
+    fills = [step for step in others if step.kind == "fill"]
+    hidden = all(
+        step.filling == -math.inf or (not found_guard and step.filling <= _lowest(root.dtype)) for step in fills
+    )
+    mask = "none" if not others else "truth" if len(fills) == len(others) and hidden else "number"
+    if mask == "truth":
+        condition = visible(others)
+        if condition is not None and is_causal(condition) and found.sizes[2] == found.sizes[3]:
+            mask = "causal"
+    if mask == "number" and found_guard.trains and found_guard.kind == "any":
+        return "a row may see no key, and where NaN belongs in its gradients is not known"
+    shares = found.key.group > 1 and (
+        root.device.type == "cpu" or (root.dtype.itemsize == 2 and mask in ("none", "causal"))
+    )
+    return LibraryPlan(scale, mask, steps, found_guard, shares)
+
+
+def _lowest(dtype: torch.dtype) -> float:
+    return torch.finfo(dtype).min
+
+
+def _step_problem(step: Step, root: TensorMeta, found_guard: Guard) -> str | None:
+    """Why a step is no mask of ``scaled_dot_product_attention``."""
+    value = step.value
+    if step.kind == "fill":
+        if math.isfinite(step.filling) and step.filling < _lowest(root.dtype):
+            return f"hidden positions get {step.filling:g}, which {root.dtype} does not hold"
+        if step.filling == -math.inf or (step.filling <= HIDES and root.dtype is not torch.float16):
+            return None
+        if step.filling <= _lowest(root.dtype) and not found_guard:
+            return None
+        return f"hidden positions get {step.filling:g}, which added to a score is not the same"
+    if not isinstance(value, Node) or not isinstance(value.val, TensorMeta):
+        return None
+    if value.val.requires_grad:
+        return f"%{value.name} is added, and the library forms the matrix of scores for its gradient"
+    dtype = value.val.dtype
+    narrower = dtype == root.dtype or (root.dtype == torch.float64 and not dtype.is_complex)
+    narrower = narrower or (root.dtype == torch.float32 and dtype in (torch.float16, torch.bfloat16, torch.bool))
+    return None if narrower else f"%{value.name} is {dtype}, which a mask of {root.dtype} does not hold"
+
+
+def general_plan(found: Attention) -> GeneralPlan | str:
+    """The modification for the attention operator, or why it cannot be."""
+    expression, root = found.path.expression, found.root.val
+    if expression is None:
+        return "what stands between the product and the softmax is no pointwise function of score and position"
+    if root.device.type == "cuda" and root.dtype == torch.float64:
+        return "float64 is for CPUs"
+    if max(found.head_size, found.value_size) > LARGEST_HEAD:
+        return f"rows of more than {LARGEST_HEAD} elements do not stay on the chip"
+    found_guard = guard(found)
+    if found_guard.trains and found_guard.kind == "any":
+        return "a row may see no key, and where NaN belongs in its gradients is not known"
+    scale, expression = _without_scale(expression)
+    whole, seen = expression, None
+    while isinstance(expression, Call) and expression.name == "where":
+        condition, yes, no = expression.args
+        if not is_of_position(condition):
+            break
+        if yes == Number(-math.inf):
+            one, expression = call("bitwise_not", condition), no
+        elif no == Number(-math.inf):
+            one, expression = condition, yes
+        else:
+            break
+        seen = one if seen is None else Call("bitwise_and", (seen, one))
+    return GeneralPlan(scale, whole, expression, seen, tuple(found.path.reader.captured), found_guard)
+
+
+def _without_scale(expression: Expression) -> tuple[float, Expression]:
+    """The number by which the score is multiplied before anything else, and the expression in the scaled score."""
+    scale = 1.0
+    while True:
+        users = _users_of_score(expression)
+        if len(users) != 1:
+            return scale, expression
+        (user,) = users
+        number = user.args[1] if len(user.args) == 2 and isinstance(user.args[1], Number) else None
+        if user.keywords or number is None or not isinstance(number.value, (int, float)) or number.value == 0:
+            return scale, expression
+        if user.name not in ("mul", "div") or not isinstance(user.args[0], Score) or not math.isfinite(number.value):
+            return scale, expression
+        scale = scale * number.value if user.name == "mul" else scale / number.value
+        expression = _replaced(expression, user)
+
+
+def _users_of_score(expression: Expression) -> set[Call]:
+    found: set[Call] = set()
+    pending, seen = [expression], set()
+    while pending:
+        part = pending.pop()
+        if not isinstance(part, Call) or id(part) in seen:
+            continue
+        seen.add(id(part))
+        values = [*part.args, *(value for _, value in part.keywords)]
+        if any(isinstance(x, Score) for x in values):
+            found.add(part)
+        pending += values
+    return found
+
+
+def _replaced(expression: Any, old: Expression) -> Any:
+    if expression == old:
+        return Score()
+    if not isinstance(expression, Call):
+        return expression
+    return Call(expression.name, tuple(_replaced(x, old) for x in expression.args),
+                tuple((key, _replaced(x, old)) for key, x in expression.keywords))  # fmt: skip
+
+
+# -- is it worth it ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """Bytes that main memory moves for what differs between the two forms: ``written_out`` is the scores and the
+    probabilities, written and read once each, ``rewritten`` the mask that is put together and the copy into eager's
+    layout, ``scores`` the matrix itself."""
+
+    scores: int
+    written_out: int
+    rewritten: int
+
+
+def traffic(found: Attention, plan: LibraryPlan | GeneralPlan) -> Traffic:
+    """The bytes by count of elements: each matrix of scores once out and once in."""
+    batch, heads, queries, keys = found.sizes
+    elements, size = batch * heads * queries * keys, found.dtype.itemsize
+    scores = elements * size
+    result = batch * heads * queries * found.value_size * size
+    if isinstance(plan, LibraryPlan):
+        terms = [step.value for step in plan.steps if isinstance(step.value, Node)]
+        mask = 2 * max((node.val.numel for node in terms), default=0) * size if plan.mask in ("truth", "number") else 0
+        again = 2 * result + mask
+    else:
+        again = sum(_read(node, axes, found) for node, axes in plan.captured)
+    again += 2 * result if plan.guard else 0
+    return Traffic(scores, 4 * scores, again)
+
+
+def _read(node: Node, axes: tuple, found: Attention) -> int:
+    """Bytes of a captured tensor that tiles read: all of it for each batch and head that it does not vary along."""
+    groups = found.path.coordinates.groups  # type: ignore[union-attr]
+    varies = [any(atom in part for part in axes for atom in group) for group in groups]
+    again = math.prod(size for size, own in zip(found.sizes[:2], varies[:2], strict=True) if not own)
+    return node.val.nbytes * (again if all(varies[2:]) else 1)
