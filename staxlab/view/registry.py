@@ -105,6 +105,7 @@ RENDERERS: dict[str, str] = {
     "AdjointBody": "modification",
     "InstanceRun": "attention_state",
     "AttentionTraffic": "attention_traffic",
+    "AttentionLengths": "attention_lengths",
     "Compilation": "explorer",
 }
 
