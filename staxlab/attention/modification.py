@@ -11,6 +11,7 @@ Two modifications compose as Python functions do: ``lambda s, b, h, q, kv: outer
 
 from __future__ import annotations
 
+import threading
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -27,7 +28,7 @@ from ..loops.ops import Ops
 from ..loops.semantics import Evaluator, flat_storage
 from ..provenance import Origins, SourceLocation
 from ..specialize.free_variables import collect
-from ..specialize.signature import Key, compute_key
+from ..specialize.signature import compute_key
 from .tracing import SCORE, SUBSCRIPTS, CapturedBuffer, Traced, captured_name, trace_modification
 
 KINDS = ("score", "mask")
@@ -229,6 +230,7 @@ class Given(Ops):
 #: What was traced, by everything that it was specialized on. Bounded: the oldest goes first.
 _TRACED: dict[tuple, Traced] = {}
 _LARGEST = 512
+_LOCK = threading.Lock()
 
 
 def clear() -> None:
@@ -266,22 +268,18 @@ def modification(
     place = torch.device(device)
     if callable(function):
         environment = collect(function)
-        key = (_specialization(function, environment), kind, None if sizes is None else tuple(sizes), dtype, place)
+        key = (compute_key((), {}, environment), kind, None if sizes is None else tuple(sizes), dtype, place)
         traced = _TRACED.get(key)
     if key is None or traced is None:
         traced = trace_modification(function, kind, sizes, dtype, place)
-        while len(_TRACED) >= _LARGEST:
-            _TRACED.pop(next(iter(_TRACED)))
-        _TRACED[key] = traced
+        with _LOCK:
+            while len(_TRACED) >= _LARGEST:
+                _TRACED.pop(next(iter(_TRACED)))
+            _TRACED[key] = traced
     captured = tuple(_captured(number, buffer, environment) for number, buffer in enumerate(traced.captured))
     return Modification(
         kind, traced.name, traced.location, traced.graph, traced.body, captured, dtype, traced.undifferentiable
     )
-
-
-def _specialization(function: Any, environment: Any) -> Key:
-    """The key of the function without arguments: its free variables and the ambient state."""
-    return compute_key((), {}, environment)
 
 
 def _captured(number: int, buffer: CapturedBuffer, environment: Any) -> Captured:

@@ -110,10 +110,13 @@ def trace_modification(
     except StaxError:
         raise
     except (RuntimeError, IndexError) as error:
+        about_tensors = "size of tensor" in str(error) or "device" in str(error) or "shape" in str(error)
         raise CaptureError(
             f"{label} fails for the score at position (0, 0, 0, 0): {error}",
             where=_location_of(function),
-            remedy="a captured tensor is read by subscripts, as bias[q_idx, kv_idx], and lives on the queries' device",
+            remedy="captured tensors live on the queries' device and are read by subscripts: bias[q_idx, kv_idx]"
+            if about_tensors
+            else "it has to be defined for every score, the first one included",
         ) from error
     _check_capture(capture, kind, label)
     changed = transform(capture, Options())
