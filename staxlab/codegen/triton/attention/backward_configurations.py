@@ -25,17 +25,20 @@ ROWS_BLOCK = 64  # rows of the result that an instance of the first kernel adds 
 
 @dataclass(frozen=True)
 class Tiles:
-    """The launch configuration of one kernel: a tile has ``block_m`` queries and ``block_n`` keys."""
+    """The launch configuration of one kernel: a tile has ``block_m`` queries and ``block_n`` keys. ``fetch``: what the
+    loop walks along comes through the tensor memory accelerator (compute capability 9), where it can; threads then keep
+    no addresses in registers."""
 
     block_m: int
     block_n: int
     num_warps: int
     num_stages: int
+    fetch: bool = False
 
     def __str__(self) -> str:
-        return (
-            f"BLOCK_M={self.block_m}, BLOCK_N={self.block_n}, num_warps={self.num_warps}, num_stages={self.num_stages}"
-        )
+        words = [f"BLOCK_M={self.block_m}", f"BLOCK_N={self.block_n}", f"num_warps={self.num_warps}",
+                 f"num_stages={self.num_stages}"]  # fmt: skip
+        return ", ".join([*words, *(["tensor memory accelerator"] if self.fetch else [])])
 
 
 @dataclass(frozen=True)
@@ -51,35 +54,33 @@ class BackwardConfiguration:
 HALF: dict[int, dict[int, tuple[Tiles, Tiles]]] = {
     80: {
         64: (Tiles(64, 128, 8, 3), Tiles(128, 64, 8, 3)),
-        128: (Tiles(32, 128, 8, 2), Tiles(64, 64, 4, 2)),
+        128: (Tiles(32, 64, 4, 3), Tiles(128, 32, 8, 2)),
         256: (Tiles(32, 64, 8, 1), Tiles(64, 32, 8, 1)),
     },
     90: {
-        64: (Tiles(64, 128, 8, 3), Tiles(128, 64, 8, 3)),
-        128: (Tiles(64, 128, 8, 3), Tiles(128, 64, 8, 3)),
-        256: (Tiles(64, 64, 8, 2), Tiles(64, 64, 8, 2)),
+        64: (Tiles(64, 128, 8, 3, fetch=True), Tiles(128, 64, 8, 3, fetch=True)),
+        128: (Tiles(64, 128, 8, 3, fetch=True), Tiles(128, 64, 8, 3, fetch=True)),
+        256: (Tiles(32, 64, 8, 2, fetch=True), Tiles(64, 64, 8, 2, fetch=True)),
     },
 }
 #: Of float32, which threads multiply and add by themselves.
 SINGLE: dict[int, tuple[Tiles, Tiles]] = {
-    64: (Tiles(32, 32, 4, 2), Tiles(32, 32, 4, 2)),
-    128: (Tiles(32, 32, 8, 1), Tiles(32, 32, 8, 1)),
+    64: (Tiles(32, 32, 8, 2), Tiles(64, 32, 8, 2)),
+    128: (Tiles(16, 32, 8, 2), Tiles(64, 16, 8, 2)),
     256: (Tiles(16, 16, 8, 1), Tiles(16, 16, 8, 1)),
 }
 
-#: What a search may try beside the rule's choice, for head sizes up to 128.
-CANDIDATES: dict[int, tuple[tuple[Tiles, ...], tuple[Tiles, ...]]] = {
+#: What a search may try beside the rule's choice, for head sizes up to 128: (BLOCK_M, BLOCK_N, warps, stages).
+CANDIDATES: dict[int, tuple[tuple[tuple[int, int, int, int], ...], tuple[tuple[int, int, int, int], ...]]] = {
     80: (
-        (Tiles(32, 128, 8, 2), Tiles(64, 64, 4, 2), Tiles(64, 128, 8, 2), Tiles(32, 64, 4, 3)),
-        (Tiles(64, 64, 4, 2), Tiles(128, 32, 4, 2), Tiles(128, 64, 8, 2), Tiles(64, 32, 4, 3)),
+        ((32, 128, 8, 2), (64, 64, 4, 2), (64, 64, 8, 2), (64, 128, 8, 2), (32, 64, 4, 3), (32, 128, 8, 3)),
+        ((64, 64, 4, 2), (64, 64, 8, 2), (128, 32, 8, 2), (128, 64, 8, 2), (64, 32, 4, 3), (64, 64, 4, 3)),
     ),
     90: (
-        (Tiles(64, 128, 8, 2), Tiles(64, 128, 8, 3), Tiles(64, 128, 8, 4), Tiles(128, 128, 8, 2),
-         Tiles(64, 64, 4, 2), Tiles(64, 64, 4, 3), Tiles(128, 64, 4, 2), Tiles(128, 64, 8, 2),
-         Tiles(32, 128, 8, 3), Tiles(32, 128, 4, 3)),
-        (Tiles(128, 64, 8, 2), Tiles(128, 64, 8, 3), Tiles(128, 64, 8, 4), Tiles(128, 128, 8, 2),
-         Tiles(128, 128, 8, 3), Tiles(64, 64, 4, 2), Tiles(64, 64, 4, 3), Tiles(64, 128, 4, 2),
-         Tiles(128, 32, 8, 3), Tiles(128, 32, 4, 3)),
+        ((64, 128, 8, 2), (64, 128, 8, 3), (64, 128, 8, 4), (64, 64, 4, 2), (64, 64, 4, 3), (64, 64, 8, 3),
+         (32, 128, 8, 3), (32, 64, 4, 3), (128, 64, 8, 2), (128, 128, 8, 2)),
+        ((128, 64, 8, 2), (128, 64, 8, 3), (128, 64, 8, 4), (128, 128, 8, 2), (64, 64, 4, 2), (64, 64, 4, 3),
+         (64, 128, 4, 2), (128, 32, 8, 3), (128, 32, 4, 3), (64, 32, 4, 3)),
     ),
 }  # fmt: skip
 
@@ -113,9 +114,11 @@ def candidates(problem: AttentionProblem) -> tuple[BackwardConfiguration, ...]:
     rule, _ = default_configuration(problem)
     found = [rule]
     if problem.dtype != torch.float32 and padded_head(problem) <= 128:
-        keys, queries = CANDIDATES[capability_of(problem.device)]
-        found += [replace(rule, keys=fit(problem, tiles, "keys")) for tiles in keys]
-        found += [replace(rule, queries=fit(problem, tiles, "queries")) for tiles in queries]
+        capability = capability_of(problem.device)
+        for over, table in zip(("keys", "queries"), CANDIDATES[capability], strict=True):
+            for sizes in table:
+                for fetch in (False, True) if capability >= 90 else (False,):
+                    found.append(replace(rule, **{over: fit(problem, Tiles(*sizes, fetch), over)}))
     return tuple(dict.fromkeys(found))
 
 
@@ -124,9 +127,10 @@ def fit(problem: AttentionProblem, tiles: Tiles, over: str) -> Tiles:
     blocks = problem.blocks
     block_m = _fitted(tiles.block_m, problem.queries, blocks.rows if blocks else 0, "queries")
     block_n = _fitted(tiles.block_n, problem.keys, blocks.columns if blocks else 0, "keys")
-    # A warp of the matrix units has 16 rows of a tile.
-    warps = max(1, min(tiles.num_warps, block_m * block_n // 256))
-    fitted = Tiles(block_m, block_n, warps, tiles.num_stages)
+    # A warp of the matrix units makes 16 x 16 results at least, of scores or of the gradients it keeps.
+    kept = (block_n if over == "keys" else block_m) * padded(problem.head_size)
+    warps = max(1, min(tiles.num_warps, max(block_m * block_n, kept) // 256))
+    fitted = replace(tiles, block_m=block_m, block_n=block_n, num_warps=warps)
     room = SHARED_MEMORY[capability_of(problem.device)] - (16 << 10)
     while fitted.num_stages > 1 and shared_bytes(problem, fitted, over) > room:
         fitted = replace(fitted, num_stages=fitted.num_stages - 1)

@@ -129,7 +129,7 @@ for step in tl.range(0, count{steps}):
 VISIT_KEYS = """\
 m = start + tl.arange(0, BLOCK_M)[None, :]
 <<m_mask>>
-rows = start + tl.arange(0, BLOCK_M)[:, None]
+<<rows>>
 queries = {query_tile}
 upstream = {upstream}
 row_shift = {row_shift}
@@ -147,7 +147,7 @@ dk = tl.dot({ds}{rounded}, queries, dk{precision})
 VISIT_QUERIES = """\
 n = start + tl.arange(0, BLOCK_N)[None, :]
 <<n_mask>>
-rows = start + tl.arange(0, BLOCK_N)[:, None]
+<<rows>>
 keys = {keys}
 values = {values}
 scores = tl.dot(queries, tl.trans(keys){precision})

@@ -119,15 +119,23 @@ class BackwardWriter:
 
     def keys(self, decisions: tuple[Decision, ...] = ()) -> Kernel:
         """The gradients of keys, values and captured tensors: a program instance for every tile of keys."""
-        problem, tiles = self.problem, self.configuration.keys
-        kernel = KernelWriter(problem, "triton_attention_backward_keys")
+        kernel = self._keys(self.configuration.keys, decisions)
+        if "make_tensor_descriptor" in kernel.source:
+            # Descriptors hold addresses at multiples of 16 bytes; where a tensor starts elsewhere, this kernel runs.
+            kernel.launch["unaligned"] = self._keys(replace(self.configuration.keys, fetch=False), (), "_unaligned")
+        return kernel
+
+    def _keys(self, tiles: Tiles, decisions: tuple[Decision, ...], suffix: str = "") -> Kernel:
+        problem = self.problem
+        kernel = KernelWriter(problem, f"triton_attention_backward_keys{suffix}")
         self._inputs(kernel, "keys")
         for name in ("d_key", "d_value"):
             kernel.argument(name, "output", problem.dtype)
         for number in learnable(problem):
             kernel.argument(d_captured(number), "inout", torch.float32)
         ragged = self._ragged(tiles)
-        names = self._names(ragged, rows="rows", own="n") | {
+        walked = {self.query: "BLOCK_M", self.d_result: "BLOCK_M"} if self._fetches(tiles, "keys") else {}
+        names = self._names(ragged, walked, rows="rows", own="n") | {
             "tiles": -(-problem.keys // tiles.block_n),
             "store_dk": self._store(self.d_key, "n", "d", "dk", ragged),
             "store_dv": self._store(self.d_value, "n", "e", "dv", ragged),
@@ -143,8 +151,15 @@ class BackwardWriter:
 
     def queries(self, decisions: tuple[Decision, ...] = ()) -> Kernel:
         """The gradient of the queries: a program instance for every tile of queries."""
-        problem, tiles = self.problem, self.configuration.queries
-        kernel = KernelWriter(problem, "triton_attention_backward_queries")
+        kernel = self._queries(self.configuration.queries, decisions)
+        if "make_tensor_descriptor" in kernel.source:
+            plain = replace(self.configuration.queries, fetch=False)
+            kernel.launch["unaligned"] = self._queries(plain, (), "_unaligned")
+        return kernel
+
+    def _queries(self, tiles: Tiles, decisions: tuple[Decision, ...], suffix: str = "") -> Kernel:
+        problem = self.problem
+        kernel = KernelWriter(problem, f"triton_attention_backward_queries{suffix}")
         self._inputs(kernel, "queries")
         kernel.argument("d_query", "output", problem.dtype)
         ragged = self._ragged(tiles)
@@ -153,7 +168,8 @@ class BackwardWriter:
         # A mask mostly hides what comes later, so the last rows see the most keys. They go first, and what is left at
         # the end of the launch is short.
         last_first = f"{count - 1} - {number}  # the last rows, which often see most, go first"
-        names = self._names(ragged, rows="m", own="rows") | {
+        walked = {self.key: "BLOCK_N", self.value: "BLOCK_N"} if self._fetches(tiles, "queries") else {}
+        names = self._names(ragged, walked, rows="m", own="rows") | {
             "tiles": count, "tile": last_first if problem.blocks else number,
             "store_dq": self._store(self.d_query, "m", "d", "dq", ragged),
         }  # fmt: skip
@@ -204,16 +220,30 @@ class BackwardWriter:
         dtype = self.problem.dtype
         return "" if dtype == torch.float32 else f".to({triton_dtype(dtype)})"
 
-    def _names(self, ragged: frozenset[str], rows: str, own: str) -> dict[str, Any]:
-        """The words of the texts: ``rows`` is the index vector of rows of queries, ``own`` that of rows of keys."""
+    def _fetches(self, tiles: Tiles, over: str) -> bool:
+        """Whether the accelerator is to fetch what the kernel walks along, and can."""
+        walked = (self.query, self.d_result) if over == "keys" else (self.key, self.value)
+        able = self.problem.device.compute_capability >= 90 and self.problem.dtype != torch.float32
+        return tiles.fetch and able and all(operand.is_fetchable for operand in walked)
+
+    def _names(self, ragged: frozenset[str], fetched: dict[Operand, str], rows: str, own: str) -> dict[str, Any]:
+        """The words of the texts: ``rows`` is the index vector of rows of queries, ``own`` that of rows of keys;
+        ``fetched`` are the operands that the accelerator fetches, with the names of their tiles' heights."""
         problem = self.problem
 
         def tile(operand: Operand, base: str, row: str, column: str) -> str:
+            if operand in fetched:
+                return f"{base}.load([start, 0])"
             return operand.load(base, row, column, self._guards(operand, row, column, ragged))
 
+        def begin(operand: Operand) -> str:
+            if operand in fetched:
+                return operand.descriptor(operand.base(), fetched[operand], str(padded(operand.columns)))
+            return operand.base()
+
         walks_queries = rows == "rows"
-        query_base, d_result_base = self.query.base(), self.d_result.base()
-        key_base, value_base = self.key.base(), self.value.base()
+        query_base, d_result_base = begin(self.query), begin(self.d_result)
+        key_base, value_base = begin(self.key), begin(self.value)
         edge = ("m_mask, other=float('inf')", "m_mask, other=0.0") if "m" in ragged else ("", "")
         return {
             "queries": problem.queries, "heads": problem.query_heads, "key_heads": problem.key_heads,
@@ -282,7 +312,10 @@ class BackwardWriter:
         tile = TileWriter(kernel, over, place, partial)
         probabilities = tile.probabilities()
         adjoint, ds = tile.adjoint()
-        holes = self._masks(ragged) | {"probabilities": probabilities, "adjoint": adjoint}
+        rows = CodeWriter()
+        if "rows" in names["query_tile"] + names["keys"]:  # threads compute addresses
+            rows.emit(f"rows = start + tl.arange(0, BLOCK_{place.moving.upper()})[:, None]")
+        holes = self._masks(ragged) | {"rows": rows, "probabilities": probabilities, "adjoint": adjoint}
         text = VISIT_KEYS if over == "keys" else VISIT_QUERIES
         return {"visit": kernel.fill(text, holes, names | {"ds": ds}), "before": before}
 
