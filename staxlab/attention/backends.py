@@ -8,7 +8,6 @@ an error that says why, never another in its place.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -20,10 +19,10 @@ from ..options import Decision, nearest
 from ..provenance import Line, warn_user
 from .problem import LARGEST_HEAD, AttentionProblem
 
-#: What ``kernel_options`` may hold besides BACKEND: whole numbers, of which each template takes some, and settings of
-#: the Triton template that are on or off.
+#: What ``kernel_options`` may hold besides BACKEND: whole numbers, of which each template takes some, and settings that
+#: are on or off: FETCH and SPECIALIZE of the Triton template, and INTERPRET, which runs it on a CPU, slowly.
 NUMBERS = ("BLOCK_M", "BLOCK_N", "num_warps", "num_stages", "SPLITS")
-FLAGS = ("FETCH", "SPECIALIZE")
+FLAGS = ("FETCH", "SPECIALIZE", "INTERPRET")
 
 #: A key of this many queries each: what decoding is for. More of them keep the device busy without splitting the keys.
 FEW_QUERIES = 16
@@ -53,8 +52,6 @@ def _too_large(problem: AttentionProblem) -> str:
 def _refuses_triton(problem: AttentionProblem) -> str:
     from ..codegen.triton.attention.pieces import why_not
 
-    if not problem.device.is_gpu and os.environ.get("TRITON_INTERPRET") != "1":
-        return "the tensors are on a CPU (with TRITON_INTERPRET=1 Triton's interpreter runs it, slowly)"
     if find_spec("triton") is None:
         return "Triton is not installed"
     return _too_large(problem) or why_not(problem)
@@ -171,11 +168,20 @@ def check_options(given: Mapping[str, Any] | None) -> tuple[tuple[str, Any], ...
     return tuple(sorted(given.items()))
 
 
+def _refusals(problem: AttentionProblem, options: dict[str, Any]) -> dict[str, str]:
+    """Why each backend cannot have a problem; "" where it can."""
+    found = {name: backend.refuses(problem) for name, backend in BACKENDS.items()}
+    if not problem.device.is_gpu and not options.get("INTERPRET"):
+        for name in ("triton", "decode"):
+            found[name] = "the tensors are on a CPU (INTERPRET=True runs it in Triton's interpreter, slowly)"
+    return found
+
+
 def choose(problem: AttentionProblem, options: tuple[tuple[str, Any], ...] = ()) -> Decision:
     """The backend of a problem, with the reason and what is against the others. OptionError where the one asked for
     is not available."""
     asked = dict(options).get("BACKEND")
-    refusals = {name: backend.refuses(problem) for name, backend in BACKENDS.items()}
+    refusals = _refusals(problem, dict(options))
     able = tuple(name for name, reason in refusals.items() if not reason)
     inputs = (("queries", problem.queries), ("keys", problem.keys), ("heads", problem.query_heads),
               ("device", problem.device.name))  # fmt: skip
@@ -186,12 +192,10 @@ def choose(problem: AttentionProblem, options: tuple[tuple[str, Any], ...] = ())
                 remedy=f"available here: {', '.join(able)}; without BACKEND the fitting one is chosen",
             )
         return Decision("attention-backend", str(problem), asked, "kernel_options asks for it", able, inputs)
-    preferred = ("triton", "cpp", "reference")
-    if "decode" in able and problem.device.is_gpu and problem.queries <= FEW_QUERIES and not problem.needs_gradient:
-        preferred = ("decode", *preferred)
-    # Of what cannot be had here without being asked for, the interpreter is one.
-    possible = [name for name in preferred if name in able and (name != "triton" or problem.device.is_gpu)]
-    choice = possible[0]
+    preferred = ["triton", "cpp", "reference"]
+    if problem.queries <= FEW_QUERIES and not problem.needs_gradient:
+        preferred.insert(0, "decode")
+    choice = next(name for name in preferred if name in able)
     against = [f"{name}: {reason}" for name, reason in refusals.items() if reason]
     why = BACKENDS[choice].what + (f" ({'; '.join(against)})" if against else "")
     return Decision("attention-backend", str(problem), choice, why, able, inputs)
@@ -217,7 +221,7 @@ def describe(problem: AttentionProblem, options: tuple[tuple[str, Any], ...] = (
 
 
 def _configuration(options: tuple[tuple[str, Any], ...]) -> dict[str, Any]:
-    return {key: value for key, value in options if key != "BACKEND"}
+    return {key: value for key, value in options if key not in ("BACKEND", "INTERPRET")}
 
 
 __all__ = ["BACKENDS", "FLAGS", "NUMBERS", "Backend", "build", "check_options", "choose", "describe"]

@@ -54,7 +54,8 @@ def omni_attention(
     enable_gqa     allows fewer key heads than query heads: query head h uses key head ``h // (Hq // Hkv)``
     kernel_options ``BACKEND``: "triton", "decode" (few queries: the keys are split among program instances), "cpp" or
                    "reference"; one that is not available is an error. ``BLOCK_M``, ``BLOCK_N``, ``num_warps``,
-                   ``num_stages``, ``SPLITS``: numbers that the templates take
+                   ``num_stages``, ``SPLITS``: numbers that the templates take. ``INTERPRET``: on a CPU, run the
+                   Triton kernels in Triton's interpreter, slowly, to see what they do
 
     Products are accumulated, and scores modified, in float32 (float64 for float64); probabilities are rounded to the
     dtype of a half-precision value before the second product. Differentiable once, in reverse mode, in query, key,

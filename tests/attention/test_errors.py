@@ -1,0 +1,145 @@
+"""What ``omni_attention`` refuses: one clear sentence each, that names the argument, before anything is computed."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+import staxlab
+from staxlab import create_block_mask, omni_attention
+from staxlab.attention.masks import causal
+from staxlab.errors import CaptureError, OptionError
+
+
+def tensors(heads: int = 4, key_heads: int = 4, queries: int = 6, keys: int = 6, size: int = 8, **kind) -> dict:
+    return {
+        "query": torch.zeros(2, heads, queries, size, **kind),
+        "key": torch.zeros(2, key_heads, keys, size, **kind),
+        "value": torch.zeros(2, key_heads, keys, size, **kind),
+    }
+
+
+def mask_of(batch=None, heads=None, queries=6, keys=6, mask_mod=causal):
+    return create_block_mask(mask_mod, batch, heads, queries, keys, BLOCK_SIZE=4)
+
+
+#: (what is changed about a call that works, what the message says; one line of it, to be found whole).
+REFUSED = {
+    "no tensor": ({"key": [1.0]}, "key must be a tensor"),
+    "three dimensions": ({"query": torch.zeros(4, 6, 8)}, "query must have the four dimensions"),
+    "sparse": ({"value": torch.zeros(2, 4, 6, 8).to_sparse()}, "value has layout torch.sparse_coo"),
+    "two dtypes": ({"key": torch.zeros(2, 4, 6, 8).double()}, "of one dtype, and are torch.float32, torch.float64"),
+    "integers": (tensors(dtype=torch.int64), "query, key and value are torch.int64"),
+    "two devices": ({"key": torch.zeros(2, 4, 6, 8, device="meta")}, "on one device, and are on cpu, meta and cpu"),
+    "another batch": ({k: torch.zeros(1, 4, 6, 8) for k in ("key", "value")}, "query has batch size 2, key and value"),
+    "another value": ({"value": torch.zeros(2, 4, 5, 8)}, "value must have the batch, heads and keys of key"),
+    "another head size": ({"query": torch.zeros(2, 4, 6, 16)}, "query has head size 16, key has 8"),
+    "head size 0": (tensors(size=0), "head size 0"),
+    "shared keys": (tensors(key_heads=2), "query has 4 heads, key and value have 2"),
+    "heads that do not divide": (tensors(key_heads=3) | {"enable_gqa": True}, "which does not divide them"),
+    "more key heads": (tensors(key_heads=8) | {"enable_gqa": True}, "query has 4 heads, key and value have 8"),
+    "no flag": ({"enable_gqa": 1}, "enable_gqa must be True or False"),
+    "scale: a tensor": ({"scale": torch.tensor(0.5)}, "scale must be a number, not a tensor"),
+    "scale: infinite": ({"scale": math.inf}, "scale must be a finite number, not inf"),
+    "scale: not a number": ({"scale": math.nan}, "scale must be a finite number, not nan"),
+    "scale: a truth value": ({"scale": True}, "scale must be a finite number, not True"),
+    "mask: a function": ({"block_mask": causal}, "block_mask must be a BlockMask, not function"),
+    "mask: a tensor": ({"block_mask": torch.ones(6, 6)}, "block_mask must be a BlockMask, not Tensor"),
+    "mask: queries": ({"block_mask": mask_of(queries=7)}, "was made for 7 queries, and there are 6"),
+    "mask: keys": ({"block_mask": mask_of(keys=9)}, "was made for 9 keys, and there are 6"),
+    "mask: batch": ({"block_mask": mask_of(batch=3)}, "was made for 3 batch elements, and there are 2"),
+    "mask: heads": ({"block_mask": mask_of(heads=2)}, "was made for 2 query heads, and there are 4"),
+    "mask: device": ({"block_mask": mask_of().to("meta")}, "is on meta, the query on cpu"),
+    "options: no dict": ({"kernel_options": "cpp"}, "kernel_options must be a dict, not str"),
+    "options: unknown": ({"kernel_options": {"BLOCK_K": 64}}, "unknown kernel option 'BLOCK_K'; did you mean 'BLOCK_"),
+    "options: no number": ({"kernel_options": {"BLOCK_M": 0}}, "BLOCK_M=0 must be a whole number"),
+    "options: no flag": ({"kernel_options": {"INTERPRET": 1}}, "INTERPRET=1 must be True or False"),
+    "backend: unknown": ({"kernel_options": {"BACKEND": "cppp"}}, "unknown BACKEND 'cppp'.*did you mean 'cpp'"),
+    "backend: elsewhere": ({"kernel_options": {"BACKEND": "triton"}}, "BACKEND='triton', which is not available: the "),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REFUSED)
+@pytest.mark.parametrize("compiled", [False, True])
+def test_what_does_not_fit_is_refused(name, compiled):
+    changes, message = REFUSED[name]
+    if name == "sparse" and compiled:
+        pytest.skip("regions refuse such tensors themselves")
+    call = staxlab.compile(omni_attention) if compiled else omni_attention
+    with pytest.raises(OptionError, match=message) as caught:
+        call(**(tensors() | changes))
+    assert "\n" not in caught.value.what and len(caught.value.what) < 400
+
+
+def test_what_fits_is_not():
+    """The call that the table changes, and changes that are allowed."""
+    for allowed in ({}, {"scale": 2}, tensors(key_heads=2) | {"enable_gqa": True}, {"block_mask": mask_of()},
+                    {"block_mask": mask_of(batch=2, heads=4)}, {"value": torch.zeros(2, 4, 6, 3)}):  # fmt: skip
+        found = omni_attention(**(tensors() | allowed), kernel_options={"BACKEND": "reference"})
+        assert torch.isfinite(found).all()
+
+
+def backend_is_told(message: str) -> bool:
+    return "available here: cpp, reference" in message
+
+
+def test_an_unavailable_backend_says_what_is_there():
+    with pytest.raises(OptionError) as caught:
+        omni_attention(**tensors(), kernel_options={"BACKEND": "decode"})
+    assert backend_is_told(caught.value.remedy)
+    with pytest.raises(OptionError, match="256 at most"):
+        omni_attention(**tensors(size=320), kernel_options={"BACKEND": "cpp"})
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_functions_that_are_none_of_one_score(compiled):
+    call = staxlab.compile(omni_attention) if compiled else omni_attention
+
+    def normalized(score, b, h, q_idx, kv_idx):
+        return score - score.amax(-1, keepdim=True)
+
+    def branches(score, b, h, q_idx, kv_idx):
+        if (q_idx > kv_idx).any():
+            return score
+        return score * 2
+
+    def whole(score, b, h, q_idx, kv_idx):
+        return q_idx - kv_idx
+
+    for function, line in ((normalized, "score.amax"), (branches, "if (q_idx"), (whole, "")):
+        with pytest.raises(CaptureError) as caught:
+            call(**tensors(), score_mod=function)
+        assert function.__name__ in caught.value.what
+        assert line in caught.value.where.text and caught.value.where.file == __file__
+    with pytest.raises(CaptureError, match="score_mod"):
+        call(**tensors(), score_mod="causal")
+    with pytest.raises(CaptureError):
+        call(**tensors(), score_mod=lambda score: score)
+
+
+def test_a_mask_that_is_no_truth_value():
+    with pytest.raises(CaptureError, match="bool"):
+        mask_of(mask_mod=lambda b, h, q_idx, kv_idx: q_idx - kv_idx)
+
+
+def test_what_a_modification_captured_is_somewhere_else():
+    table = torch.zeros(4, device="meta")
+    with pytest.raises(staxlab.StaxError, match="table"):
+        omni_attention(**tensors(), score_mod=lambda score, b, h, q_idx, kv_idx: score + table[h])
+
+
+def test_an_exception_of_the_function_itself_passes_through():
+    def wrong(score, b, h, q_idx, kv_idx):
+        raise ZeroDivisionError("mine")
+
+    for call in (omni_attention, staxlab.compile(omni_attention)):
+        with pytest.raises(ZeroDivisionError, match="mine"):
+            call(**tensors(), score_mod=wrong)
+
+
+def test_where_no_template_fits_the_definition_runs_and_says_so():
+    with pytest.warns(staxlab.FallbackWarning, match="runs on N x M matrices") as caught:
+        omni_attention(**tensors(size=300))
+    assert caught[0].filename == __file__
