@@ -139,14 +139,20 @@ def anonymous(kernel: Kernel) -> Kernel:
 
 
 _COMMENT = re.compile(r"\s*//[^\"]*$")
+_INCLUDED = re.compile(r'^#include "(staxlab_\w+\.h)"', re.MULTILINE)
 
 
-@lru_cache(maxsize=1)
-def _headers_digest() -> str:
+@lru_cache(maxsize=8)
+def _headers_digest(own: tuple[str, ...] = ()) -> str:
+    """What every kernel includes, and headers that only kernels of one kind do."""
     digest = hashlib.sha256()
-    for name in HEADERS:
+    for name in (*HEADERS, *own):
         digest.update((HEADER_DIRECTORY / name).read_bytes())
     return digest.hexdigest()
+
+
+def _own_headers(source: str) -> tuple[str, ...]:
+    return tuple(name for name in _INCLUDED.findall(source) if name not in HEADERS)
 
 
 def command_flags(kernel: Kernel, tools: toolchain.Toolchain) -> tuple[str, ...]:
@@ -164,7 +170,8 @@ def key_of(kernel: Kernel, tools: toolchain.Toolchain) -> str:
     """
     parallel = "-fopenmp" in command_flags(kernel, tools)
     runtime = os.path.basename(toolchain.openmp_runtime() or "") if parallel else ""
-    parts = (kernel.source, _headers_digest(), " ".join(command_flags(kernel, tools)), tools.identity, runtime, "2")
+    headers = _headers_digest(_own_headers(kernel.source))
+    parts = (kernel.source, headers, " ".join(command_flags(kernel, tools)), tools.identity, runtime, "2")
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
 

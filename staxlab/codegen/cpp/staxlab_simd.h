@@ -342,7 +342,7 @@ template <class R, class P, int n> STAX_INLINE R raw_load(const P* p, FirstLanes
 }
 template <class R, class P, class M> STAX_INLINE R raw_load(const P* p, MaskLanes<M> lanes) {
 #ifdef STAX_MASKED_MOVES
-    if constexpr (sizeof(R) >= 16) return masked_load<R>(p, lanes);
+    if constexpr (sizeof(R) >= 16 && sizeof(R) <= 64) return masked_load<R>(p, lanes);
 #endif
     R r{};
     for (int k = 0; k < lanes_of<R>; ++k)
