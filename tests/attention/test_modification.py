@@ -85,6 +85,18 @@ def test_arithmetic_of_subscripts(name):
     check(lambda s, b, h, q, kv: s + WHOLE[name](b, h, q, kv), "score", (2, 3, 6, 5))
 
 
+def test_subscripts_wrap_as_int32_does():
+    """At long lengths a product of positions does not fit: it wraps in eager execution, and so it does here."""
+    table = torch.arange(7.0)
+
+    def hashed(s, b, h, q, kv):
+        return s + table[(q * kv) % 7] + (q * kv) % 5
+
+    made = modification(hashed, "score", (1, 1, 70_000, 70_000))
+    q, kv = torch.randint(50_000, 70_000, (2, 500), generator=torch.Generator().manual_seed(2), dtype=torch.int32)
+    assert torch.equal(made.evaluate(torch.zeros(500), 0, 0, q, kv), hashed(torch.zeros(500), 0, 0, q, kv))
+
+
 def test_lanes_that_belong_to_no_score_divide_by_anything():
     """Eager execution raises; a body yields something, and nothing traps."""
     divisor = torch.tensor([3, -1, 0, -(2**31)], dtype=torch.int32)

@@ -193,6 +193,19 @@ def test_a_value_brought_into_range_needs_no_check(function, said):
     assert torch.equal(result, function(X, IDX))
 
 
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+def test_a_computed_subscript_wraps_as_its_dtype_does(dtype):
+    """Expressions of subscripts are exact, machine integers are not: where a product may not fit its dtype the
+    subscript is computed, and the remainder is that of the number that wrapped."""
+    x = torch.arange(7.0)
+
+    def strided(x):
+        return x[(torch.arange(70_000, dtype=dtype) * 70_000) % 7]
+
+    assert torch.equal(staxlab.compile(strided)(x), strided(x))
+    assert ("proved" in str(staxlab.explain(strided, x).loops)) == (dtype == torch.int32)
+
+
 def test_a_value_that_may_be_negative_keeps_both():
     """[-64, 63] is legal for 128 elements, but the negative half counts from the end."""
     compilation = program(g4, X, IDX)

@@ -11,6 +11,7 @@ interval shows that the check can go (:mod:`staxlab.loops.intervals`).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -32,42 +33,58 @@ class NotASubscript(Exception):
     """The value depends on memory, or on an operation subscripts do not have."""
 
 
-class Subscripts(Ops):
-    """Interprets an integer compute function as a subscript expression (the index propagation of Section 6.8)."""
+@dataclass(frozen=True)
+class Position:
+    """What the index propagation computes with: an expression of loop indices, and the dtype it is computed in."""
 
-    def load(self, buffer: str, index: Expr) -> Expr:
+    expression: Expr
+    dtype: torch.dtype
+
+
+class Subscripts(Ops):
+    """Interprets an integer compute function as a subscript expression (the index propagation of Section 6.8).
+
+    Expressions are exact and machine integers are not: a value that might wrap around in its dtype is none of these.
+    """
+
+    def load(self, buffer: str, index: Expr) -> Position:
         raise NotASubscript(buffer)
 
-    def constant(self, value: Any, dtype: torch.dtype) -> Expr:
+    def _position(self, expression: Expr, dtype: torch.dtype) -> Position:
         if dtype not in (torch.int64, torch.int32):
             raise NotASubscript(str(dtype))
-        return Expr.of(int(value))
+        whole = torch.iinfo(dtype)
+        if not expression.bounds().within(whole.min, whole.max):
+            raise NotASubscript(f"{expression} may not fit {dtype}")
+        return Position(expression, dtype)
 
-    def index_value(self, expression: Expr, dtype: torch.dtype) -> Expr:
-        return self.constant(0, dtype) + expression
+    def constant(self, value: Any, dtype: torch.dtype) -> Position:
+        return self._position(Expr.of(int(value)), dtype)
 
-    def to_dtype(self, value: Expr, dtype: torch.dtype) -> Expr:
-        return self.constant(0, dtype) + value
+    def index_value(self, expression: Expr, dtype: torch.dtype) -> Position:
+        return self._position(Expr.of(expression), dtype)
 
-    def masked(self, condition: Any, body: Callable, other: Any) -> Expr:
+    def to_dtype(self, value: Position, dtype: torch.dtype) -> Position:
+        return self._position(value.expression, dtype)
+
+    def masked(self, condition: Any, body: Callable, other: Any) -> Position:
         raise NotASubscript("masked")
 
     def indirect(self, value: Any, size: Expr, *, check: bool | None = True) -> Expr:
         raise NotASubscript("indirect")
 
-    def apply(self, operation: str, *operands: Expr) -> Expr:
-        a = operands[0]
-        b = operands[1] if len(operands) > 1 else None
+    def apply(self, operation: str, *operands: Position) -> Position:
+        a = operands[0].expression
+        b = operands[1].expression if len(operands) > 1 else None
         if operation == "neg":
-            return -a
-        if operation in ("add", "sub", "mul"):
-            return {"add": a + b, "sub": a - b, "mul": a * b}[operation]
-        if operation in ("remainder", "floordiv") and b.is_constant and int(b) > 0:
-            return a % b if operation == "remainder" else a // b
-        raise NotASubscript(operation)
-
-    def dtype_of(self, value: Expr) -> torch.dtype:
-        return torch.int64
+            found = -a
+        elif operation in ("add", "sub", "mul"):
+            found = {"add": a + b, "sub": a - b, "mul": a * b}[operation]
+        elif operation in ("remainder", "floordiv") and b.is_constant and int(b) > 0:
+            found = a % b if operation == "remainder" else a // b
+        else:
+            raise NotASubscript(operation)
+        return self._position(found, operands[0].dtype)
 
     def tagged(self, origins: Origins) -> Subscripts:
         return self
@@ -80,7 +97,7 @@ def subscript(ops: Ops, index: TensorValue, position: Index, extent: int, negati
     nor wraps beyond what ``ops.indirect`` does without a check.
     """
     try:
-        expression = index.load(Subscripts(), position)
+        expression = index.load(Subscripts(), position).expression
     except NotASubscript:
         expression = None
     if expression is not None and expression.bounds().within(0, extent - 1):
