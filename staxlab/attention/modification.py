@@ -27,7 +27,7 @@ from ..loops.formatting import body_lines
 from ..loops.ops import Ops
 from ..loops.semantics import Evaluator, flat_storage
 from ..provenance import Origins, SourceLocation
-from ..specialize.free_variables import collect
+from ..specialize.free_variables import Environment, collect
 from ..specialize.signature import compute_key
 from .tracing import SCORE, SUBSCRIPTS, CapturedBuffer, Traced, captured_name, trace_modification
 
@@ -108,7 +108,7 @@ class Modification:
         metadata of the captured tensors, never their values; and where it stands, since kernels name it."""
         found = self.__dict__.get("_key")
         if found is None:
-            statements = tuple(line.text for line in body_lines(self.body))
+            statements = _text(self.body)
             ranges = tuple(symbol.upper for symbol in self.symbols)
             tensors = tuple(c.key for c in self.captured)
             where = self.source and (self.source.file, self.source.line)
@@ -166,6 +166,14 @@ class Modification:
     def __repr__(self) -> str:
         reads = f", reads {len(self.captured)} captured" if self.captured else ""
         return f"<{self.kind}_mod {self.name}: {len(self.body.all_statements())} statements{reads}>"
+
+
+def _text(body: LoopBody) -> tuple[str, ...]:
+    """The lines of a body, made once: every call of an attention asks for a key."""
+    found = body.__dict__.get("_text")
+    if found is None:
+        found = body.__dict__["_text"] = tuple(line.text for line in body_lines(body))
+    return found
 
 
 def flat_storage_of(tensor: torch.Tensor) -> torch.Tensor:
@@ -230,12 +238,15 @@ class Given(Ops):
 #: What was traced, by everything that it was specialized on. Bounded: the oldest goes first.
 _TRACED: dict[tuple, Traced] = {}
 _LARGEST = 512
+#: Functions that read no tensor, by id, with what they read.
+_ENVIRONMENTS: dict[int, tuple[Any, Environment]] = {}
 _LOCK = threading.Lock()
 
 
 def clear() -> None:
     """Forget everything traced."""
     _TRACED.clear()
+    _ENVIRONMENTS.clear()
 
 
 def modification(
@@ -267,7 +278,7 @@ def modification(
     key = None
     place = torch.device(device)
     if callable(function):
-        environment = collect(function)
+        environment = _environment(function)
         key = (compute_key((), {}, environment), kind, None if sizes is None else tuple(sizes), dtype, place)
         traced = _TRACED.get(key)
     if key is None or traced is None:
@@ -280,6 +291,24 @@ def modification(
     return Modification(
         kind, traced.name, traced.location, traced.graph, traced.body, captured, dtype, traced.undifferentiable
     )
+
+
+def _environment(function: Any) -> Environment:
+    """What a function reads besides its arguments: as found before where that is all there is still.
+
+    Kept only for functions that read no tensor. An environment holds what it describes, and the tensors of a function
+    that is made anew in each call of a layer are to go when it goes.
+    """
+    known = _ENVIRONMENTS.get(id(function))
+    if known is not None and known[0] is function and known[1].is_current():
+        return known[1]
+    found = collect(function)
+    if not found.tensors:
+        with _LOCK:
+            while len(_ENVIRONMENTS) >= _LARGEST:
+                _ENVIRONMENTS.pop(next(iter(_ENVIRONMENTS)))
+            _ENVIRONMENTS[id(function)] = (function, found)
+    return found
 
 
 def _captured(number: int, buffer: CapturedBuffer, environment: Any) -> Captured:
