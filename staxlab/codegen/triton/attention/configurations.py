@@ -52,10 +52,10 @@ class AttentionConfiguration:
 
 #: Tiles by compute capability and padded head size: (BLOCK_M, BLOCK_N, warps, stages) of 2-byte and of float32 inputs.
 HALF_TILES = {
-    80: {64: (128, 64, 4, 3), 128: (128, 64, 8, 3), 256: (64, 32, 4, 2)},
-    90: {64: (128, 64, 4, 3), 128: (128, 64, 4, 2), 256: (128, 64, 8, 2)},
+    80: {64: (128, 64, 4, 3), 128: (128, 64, 8, 3), 256: (64, 32, 8, 2)},
+    90: {64: (128, 64, 4, 3), 128: (128, 128, 8, 2), 256: (128, 64, 8, 2)},
 }
-FLOAT_TILES = {64: (64, 32, 4, 2), 128: (32, 32, 4, 2), 256: (32, 16, 4, 2)}
+FLOAT_TILES = {64: (64, 32, 8, 2), 128: (32, 32, 16, 2), 256: (32, 32, 16, 2)}
 #: Without the accelerator, on compute capability 9: addresses take registers, so more threads share a tile.
 THREADED_TILES = {64: (128, 64, 4, 3), 128: (128, 64, 8, 3), 256: (128, 32, 8, 2)}
 
@@ -76,6 +76,28 @@ def can_fetch(problem: AttentionProblem) -> bool:
     """Whether the device has a tensor memory accelerator and it can fetch keys and values where they lie."""
     _, key, value = operands(problem)
     return problem.device.compute_capability >= 90 and key.is_fetchable and value.is_fetchable
+
+
+def why_not_specialized(problem: AttentionProblem, configuration: AttentionConfiguration) -> str:
+    """Why Triton cannot give the loads of a problem warps of their own; "" if it can. What it takes is one loop whose
+    only loads of tiles are the accelerator's (seen with Triton 3.6 and 3.9: anything else ends inside the compiler)."""
+    query, *_ = operands(problem)
+    if not configuration.fetch or not query.is_fetchable:
+        return "queries, keys and values have to be fetched by the tensor memory accelerator"
+    if configuration.num_warps != 4 or configuration.block_m < 128:
+        return "the rows of a tile are divided between two groups of four warps: num_warps=4 and BLOCK_M=128"
+    if any(_reads_along_keys(part) for part in (problem.score, problem.mask) if part is not None):
+        return "a captured tensor is read for every key"
+    return ""
+
+
+def _reads_along_keys(modification: Any) -> bool:
+    """Whether a modification reads a tensor at a place that depends on the key, or on what was read or computed."""
+    own = set(modification.symbols[:3])
+    return any(
+        statement.operation == "load" and statement.args[0] != "score" and not set(statement.args[1].symbols) <= own
+        for statement in modification.body.all_statements()
+    )
 
 
 def default_configuration(problem: AttentionProblem, fetch: bool | None = None) -> AttentionConfiguration:
@@ -101,7 +123,9 @@ def fitted(problem: AttentionProblem, configuration: AttentionConfiguration) -> 
             block_m //= 2
         while problem.blocks.columns % block_n and block_n > SMALLEST:
             block_n //= 2
-    warps = min(configuration.num_warps, max(block_m // 16, 1)) if block_m < 64 else configuration.num_warps
+    warps = configuration.num_warps
+    if block_m < 64 and problem.dtype != torch.float32:  # an instruction of a warp takes 16 rows
+        warps = min(warps, max(block_m // 16, 1))
     found = replace(configuration, block_m=block_m, block_n=block_n, num_warps=warps)
     room = SHARED_MEMORY[capability_of(problem.device)] - (4 << 10)
     while found.num_stages > 1 and shared_bytes(problem, found) > room:
@@ -173,7 +197,7 @@ def candidates(problem: AttentionProblem) -> tuple[AttentionConfiguration, ...]:
     found = [rule]
     for (m, n), warps, stages, fetch in itertools.product(sizes, (4, 8), (2, 3, 4), ways):
         found.append(fitted(problem, AttentionConfiguration(m, n, warps, stages, fetch)))
-    found += [replace(c, specialize=True) for c in found if c.fetch and c.num_warps == 4 and c.block_m >= 128]
+    found += [replace(c, specialize=True) for c in found if not why_not_specialized(problem, c)]
     if problem.blocks is not None:
         found.append(replace(rule, heaviest_first=False))
     room = SHARED_MEMORY[capability_of(problem.device)]
@@ -224,6 +248,10 @@ def configured(problem: AttentionProblem, options: Mapping[str, Any], decoding: 
         )
     if decoding and "block_m" in changes:
         raise OptionError("BLOCK_M of decoding is what the queries need", remedy="leave it out")
+    if found.specialize:
+        reason = "decoding does not" if decoding else why_not_specialized(problem, found)
+        if reason:
+            raise OptionError(f"SPECIALIZE: {reason}", remedy="leave SPECIALIZE out")
     reason = why_not_divided(problem, found) if not decoding else ""
     if reason:
         raise OptionError(reason, remedy="choose BLOCK_M and BLOCK_N that divide the block mask's BLOCK_SIZE")

@@ -163,16 +163,17 @@ class KernelWriter:
 
         return self.replay(modification, place, run, value).name
 
-    def visible(self, place: Place) -> str:
+    def visible(self, place: Place, unless: str = "") -> str:
         """Write ``mask_mod`` and the bounds of the keys into a place; returns what says where a score counts, "" where
-        all do."""
+        all do. ``unless`` is a variable that is true where ``mask_mod`` need not be asked."""
         parts = ["n_mask"] if "n" in place.masks else []
         modification = self.problem.mask
         if modification is not None:
             def run(ops: ScoreOps) -> BlockValue:
                 return ops.to_dtype(modification.replay(ops, None), torch.bool)
 
-            parts.append(self.replay(modification, place, run).name)
+            seen = self.replay(modification, place, run).name
+            parts.append(f"({unless} | {seen})" if unless else seen)
         return " & ".join(parts)
 
     # -- putting it together ------------------------------------------------------------------------------------------
@@ -221,7 +222,9 @@ class KernelWriter:
         indented = CodeWriter()
         with indented.indent():
             indented.extend(body.lines())
-        told: dict[str, Any] = {"debug": True, "sanitize_overflow": False} if self.asserts else {}
+        told: dict[str, Any] = {"enable_fp_fusion": True}  # spelled out: the default depends on the version
+        if self.asserts:
+            told |= {"debug": True, "sanitize_overflow": False}
         return Kernel(
             name=self.name,
             language="triton",

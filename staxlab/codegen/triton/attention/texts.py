@@ -91,6 +91,22 @@ for step in tl.range({first}, {last}{how}):
     <<visit>>
 """
 
+#: Full and partial blocks in one loop, full ones first: warps that fetch and warps that compute can be told apart in
+#: one loop only. Numbers of blocks are read where they are needed, by the warps that fetch.
+MERGED = """\
+full_steps = tl.load(full_kv_num_blocks + list_row) * {tiles}
+partial_steps = tl.load(kv_num_blocks + list_row) * {tiles}
+full_list = full_kv_indices + list_row * {columns}
+partial_list = kv_indices + list_row * {columns}
+for step in tl.range(0, full_steps + partial_steps{how}):
+    whole = step < full_steps  # a full block: every position is visible
+    rest = step - full_steps
+    of_full = tl.load(full_list + step // {tiles}, whole, other=0)
+    number = tl.where(whole, of_full, tl.load(partial_list + rest // {tiles}, rest >= 0, other=0))
+    start = number * {size} + step % {tiles} * BLOCK_N
+    <<visit>>
+"""
+
 #: What one tile of keys adds to the state: the merge of the online softmax, with the user's functions in the middle.
 VISIT = """\
 <<positions>>

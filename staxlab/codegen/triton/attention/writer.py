@@ -16,7 +16,7 @@ from ....provenance import CodeWriter
 from ..operations import triton_dtype
 from .configurations import AttentionConfiguration
 from .pieces import LN_2, LOG2_E, KernelWriter, Operand, Place, list_row, location_of, operands, padded, precision_of
-from .texts import EVERY, LISTED, RESULTS, SHIFT, STATE, VISIT
+from .texts import EVERY, LISTED, MERGED, RESULTS, SHIFT, STATE, VISIT
 
 LISTS = ("kv_num_blocks", "kv_indices", "full_kv_num_blocks", "full_kv_indices")
 
@@ -54,7 +54,9 @@ class ForwardWriter(KernelWriter):
 
     @property
     def ragged_keys(self) -> bool:
-        return bool(self.problem.keys % self.configuration.block_n)
+        """Whether a tile may hang over the last key, or lie beyond it, as tiles of the last block of a list may."""
+        blocks = self.problem.blocks
+        return bool(self.problem.keys % (blocks.columns if blocks is not None else self.configuration.block_n))
 
     @property
     def scaled(self) -> bool:
@@ -103,7 +105,15 @@ class ForwardWriter(KernelWriter):
     def e_masks(self) -> list[str]:
         return ["e_mask"] if self.value_block != self.problem.value_size else []
 
+    @property
+    def query_fetched(self) -> bool:
+        """Whether the accelerator fetches the queries, too."""
+        return self.configuration.fetch and not self.decoding and self.query.is_fetchable
+
     def query_load(self) -> str:
+        """The load of the tile of queries."""
+        if self.query_fetched:
+            return self.query.descriptor(self.query.base(), "BLOCK_M", "HEAD") + ".load([row * BLOCK_M, 0])"
         masks = (["m_mask"] if self.ragged_queries else []) + self.d_masks()
         return self.query.load(self.rows_of(self.query), "m", "d", masks)
 
@@ -129,17 +139,17 @@ class ForwardWriter(KernelWriter):
             return f"{tiles}.load([start, 0])"
         return operand.load(tiles, "n_rows", column, (["n_rows_mask"] if ragged else []) + column_masks)
 
-    def visit(self, before: CodeWriter, ragged: bool, masked: bool, unsure: bool) -> CodeWriter:
-        """One tile. ``ragged``: it may hang over the last key; ``masked``: ``mask_mod`` decides; ``unsure``: nothing in
-        it may be visible. Lines that are the same for all tiles go to ``before``."""
+    def visit(self, before: CodeWriter, ragged: bool, masked: bool, unsure: bool, unless: str = "") -> CodeWriter:
+        """One tile. ``ragged``: it may hang over the last key; ``masked``: ``mask_mod`` decides (``unless`` a variable
+        says that all is visible); ``unsure``: nothing in it may be visible. Lines that are the same for all tiles go to
+        ``before``."""
         problem, c = self.problem, self.configuration
         positions, modified, shift = CodeWriter(), CodeWriter(), CodeWriter()
         masks = frozenset(({"m"} if self.ragged_queries else set()) | ({"n"} if ragged else set()))
         place = Place(before, modified, masks=masks, packed=self.packed)
         score = self.modified(place, "score")
         if masked or ragged:
-            without = Place(before, modified, masks=masks, packed=self.packed)
-            seen = self.visible(without) if masked else "n_mask"
+            seen = self.visible(place, unless) if masked else "n_mask"
             if seen:
                 modified.emit(f'{score} = tl.where({seen}, {score}, float("-inf"))')
         if ragged or masked or problem.score is not None:
@@ -175,10 +185,22 @@ class ForwardWriter(KernelWriter):
         """What Triton is told of a loop over tiles."""
         return ", warp_specialize=True" if self.configuration.specialize else ""
 
+    def merged(self, writer: CodeWriter) -> None:
+        """One loop over the tiles of full and of partial blocks."""
+        problem, blocks = self.problem, self.problem.blocks
+        assert blocks is not None
+        _, columns = blocks.counts(problem.queries, problem.keys)
+        visit = self.visit(writer, self.ragged_keys, problem.mask is not None, unsure=False, unless="whole")
+        names = {
+            "columns": columns, "tiles": blocks.columns // self.configuration.block_n, "size": blocks.columns,
+            "how": self.how(),
+        }  # fmt: skip
+        writer.extend(self.fill(MERGED, {"visit": visit}, names).lines())
+
     def every(self, writer: CodeWriter, first: str, last: str, ragged: bool) -> None:
         """A loop over tiles side by side, from the key ``first`` to before ``last``."""
         visit = self.visit(writer, ragged, masked=False, unsure=False)
-        names = {"first": first, "last": last, "how": "" if ragged else self.how()}
+        names = {"first": first, "last": last, "how": self.how()}
         writer.extend(self.fill(EVERY, {"visit": visit}, names).lines())
 
     def listed(self, writer: CodeWriter, kind: str) -> None:
@@ -209,10 +231,16 @@ class ForwardWriter(KernelWriter):
         if problem.blocks is not None:
             rows, _ = problem.blocks.counts(problem.queries, problem.keys)
             writer.emit(f"list_row = {list_row(problem, rows, self.row_block)}  # of the lists of blocks")
+            if self.configuration.specialize:
+                self.merged(writer)
+                return writer
             writer.emit("# Full blocks: every position is visible.")
             self.listed(writer, "full")
             writer.emit("# Partial blocks: the mask decides.")
             self.listed(writer, "partial")
+            return writer
+        if self.configuration.specialize:
+            self.every(writer, "0", str(problem.keys), self.ragged_keys)
             return writer
         whole = problem.keys // self.configuration.block_n * self.configuration.block_n
         first, last, rest = "0", str(whole), str(whole)

@@ -1,0 +1,197 @@
+"""The forward template of attention against the N x M specification, in Triton's interpreter (Section 9.10)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from tests.attention.variants import BY_NAME, VARIANTS, Sizes, Variant, alibi, causal, nothing, strided_heads, window
+
+pytest.importorskip("triton")
+
+from staxlab.attention.modification import modification
+from staxlab.codegen.triton.attention.configurations import AttentionConfiguration
+from staxlab.codegen.triton.attention.forward import build_forward, forward_kernel, forward_traffic
+from staxlab.codegen.triton.attention.running import heaviest_first
+from staxlab.errors import CodegenError
+from tests.codegen.triton_attention import setup
+
+CLOSE = {"rtol": 2e-5, "atol": 2e-5}
+HALF = {torch.float16: 4e-3, torch.bfloat16: 3e-2}
+SMALL = AttentionConfiguration(16, 16, 4, 2)
+MEDIUM = AttentionConfiguration(32, 32, 4, 2)
+SPECIALIZED = AttentionConfiguration(128, 32, 4, 2, fetch=True, specialize=True)
+
+
+@pytest.mark.parametrize("variant", VARIANTS, ids=str)
+def test_every_variant_agrees_with_the_specification(variant):
+    made = setup(variant)
+    made.check(build_forward(made.problem, MEDIUM), **CLOSE)
+
+
+@pytest.mark.parametrize("name", ["causal ALiBi", "documents", "grouped queries, learned", "several blocks", "lengths"])
+@pytest.mark.parametrize("dtype", list(HALF), ids=str)
+def test_half_precision_is_as_close_as_its_rounding(name, dtype):
+    made = setup(BY_NAME[name], dtype)
+    made.check(build_forward(made.problem, MEDIUM), rtol=HALF[dtype], atol=HALF[dtype])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("target", ["sm_80", "sm_90"])
+def test_the_rules_configuration_agrees(target, dtype):
+    made = setup(BY_NAME["several blocks"], dtype, 128, target)
+    tolerance = HALF.get(dtype, 2e-5)
+    made.check(build_forward(made.problem), rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("name", ["several blocks", "several blocks, learned", "soft cap", "plain", "hidden rows"])
+@pytest.mark.parametrize("configuration", [replace(MEDIUM, fetch=True), SPECIALIZED], ids=["fetch", "specialize"])
+def test_the_accelerator_and_the_merged_loop_read_the_same(name, configuration):
+    """Descriptors deliver zeros past the edge, and one loop visits full and partial blocks alike."""
+    made = setup(BY_NAME[name], block=128)
+    made.check(build_forward(made.problem, configuration), **CLOSE)
+
+
+@pytest.mark.parametrize("ragged", [False, True])
+def test_whole_tiles_have_no_masks(ragged):
+    variant = Variant("whole", score=alibi, sizes=Sizes(1, 1, 1, 32, 33 if ragged else 32, 16, 16))
+    made = setup(variant)
+    run = build_forward(made.problem, SMALL)
+    assert ("n_mask" in run.source) == ragged and "m_mask" not in run.source
+    made.check(run, **CLOSE)
+
+
+@pytest.mark.parametrize("head_size, value_size", [(40, 24), (7, 33), (1, 2), (256, 256)])
+def test_head_sizes_that_are_no_powers_of_two(head_size, value_size):
+    variant = Variant("sizes", score=alibi, mask=causal, sizes=Sizes(1, 2, 1, 20, 19, head_size, value_size))
+    made = setup(variant)
+    made.check(build_forward(made.problem, SMALL), **CLOSE)
+
+
+def test_strides_of_any_kind():
+    """Projections leave heads inside rows; keys may be stored by columns, and the batch may be expanded."""
+    query = torch.randn(2, 21, 2, 16).transpose(1, 2)
+    key = torch.randn(1, 2, 16, 35).transpose(2, 3).expand(2, 2, 35, 16)
+    value = torch.randn(2, 2, 35, 32)[..., ::2]
+    variant = Variant("strides", score=alibi, sizes=Sizes(2, 2, 2, 21, 35, 16, 16))
+    made = setup(variant, inputs=(query, key, value))
+    made.check(build_forward(made.problem, SMALL), **CLOSE)
+    assert made.problem.output_strides[1] < made.problem.output_strides[2], "the result has the query's order"
+
+
+@pytest.mark.parametrize("scale", [-0.7, 0.0, 3.0])
+def test_scales_of_any_sign(scale):
+    """The largest score is only the largest after a positive scale."""
+    made = setup(replace(BY_NAME["causal"], scale=scale))
+    made.check(build_forward(made.problem, SMALL), **CLOSE)
+
+
+@pytest.mark.parametrize("rows, columns", [(16, 48), (64, 32), (32, 128)])
+def test_blocks_that_are_not_square(rows, columns):
+    variant = Variant("window", mask=window, sizes=Sizes(1, 2, 2, 75, 90, 16, 16))
+    made = setup(variant, block=(rows, columns))
+    made.check(build_forward(made.problem, SMALL), **CLOSE)
+
+
+@pytest.mark.parametrize("queries", [129, 160, 200, 256])
+def test_the_last_row_of_blocks_may_start_first(queries):
+    """Its block holds fewer tiles than the others, and under a causal mask it is the heaviest."""
+    variant = Variant("causal", mask=causal, sizes=Sizes(1, 1, 1, queries, queries, 16, 16))
+    made = setup(variant, block=64)
+    made.check(build_forward(made.problem, SMALL), **CLOSE)
+    made.check(build_forward(made.problem, replace(SMALL, heaviest_first=False)), **CLOSE)
+
+
+def test_rows_start_in_the_order_of_their_blocks():
+    made = setup(Variant("causal", mask=causal, sizes=Sizes(1, 1, 1, 96, 96, 16, 16)), block=32)
+    assert heaviest_first(made.block_mask).tolist() == [[[2, 1, 0]]]
+    assert heaviest_first(made.block_mask) is heaviest_first(made.block_mask), "made once for a block mask"
+    made = setup(Variant("heads", mask=strided_heads), block=32)
+    order = heaviest_first(made.block_mask)
+    assert order.shape == made.block_mask.kv_num_blocks.shape and order.dtype == torch.int32
+
+
+def test_an_infinite_score_and_a_nan_stay_in_their_rows():
+    made = setup(Variant("plain", mask=causal))
+    query, key, value = made.inputs
+    query[0, 0, 3] = float("nan")
+    out, lse = build_forward(made.problem, SMALL)(query, key, value, made.block_mask)
+    broken = torch.zeros(query.shape[:3], dtype=torch.bool)
+    broken[0, 0, 3] = True
+    assert torch.equal(out.isnan().any(-1), broken) and torch.equal(lse.isnan(), broken)
+
+
+def test_nothing_visible_and_nothing_there():
+    made = setup(Variant("nothing", mask=nothing))
+    out, lse = build_forward(made.problem, SMALL)(*made.inputs, made.block_mask)
+    assert not out.any() and (lse == float("-inf")).all()
+    empty = Variant("no keys", sizes=Sizes(1, 1, 1, 5, 0, 16, 16))
+    made = setup(empty)
+    out, lse = build_forward(made.problem, SMALL)(*made.inputs)
+    assert out.shape == (1, 1, 5, 16) and not out.any() and (lse == float("-inf")).all()
+
+
+def test_the_users_lines_stand_between_comments():
+    made = setup(BY_NAME["causal ALiBi"])
+    kernel = forward_kernel(made.problem, SMALL)
+    text = kernel.source
+    assert "# score_mod alibi, variants.py:" in text and "# end of alibi" in text
+    assert "# mask_mod causal, variants.py:" in text
+    assert all(len(line) <= 200 for line in text.splitlines())
+    of_score = made.problem.score.body.origins
+    inside = text.splitlines().index(next(x for x in text.splitlines() if x.endswith("# end of alibi")))
+    assert of_score and kernel.lines[inside - 1].origins <= of_score and kernel.lines[inside - 1].origins
+
+
+def test_a_distance_is_converted_by_rows_and_columns():
+    """One conversion per row and per column, not one per score: both are exact below 2**24."""
+    text = forward_kernel(setup(BY_NAME["ALiBi"]).problem, SMALL).source
+    assert "(m).to(tl.float32)" in text and "(-n).to(tl.float32)" in text and "m - n" not in text
+    far = Variant("far", score=alibi, sizes=Sizes(1, 1, 1, 1 << 25, 4, 16, 16))
+    inputs = torch.empty(1, 1, 1, 16), torch.empty(1, 1, 4, 16), torch.empty(1, 1, 4, 16)
+    inputs = (inputs[0].expand(1, 1, 1 << 25, 16), *inputs[1:])
+    text = forward_kernel(setup(far, inputs=inputs).problem, SMALL).source
+    assert "(m - n)" in text, "2**25 is too large for that"
+
+
+def test_subscripts_beyond_32_bits_are_computed_in_64():
+    """A bias for each of 2**32 scores, of which only the metadata is made."""
+    sizes = Sizes(16, 64, 64, 2048, 2048, 16, 16)
+    table = torch.empty(sizes.scores, device="meta")
+
+    def bias(score, b, h, q_idx, kv_idx):
+        return score + table[b, h, q_idx, kv_idx]
+
+    inputs = tuple(torch.empty(1).expand(16, 64, 2048, 16) for _ in range(3))
+    problem = setup(Variant("wide", sizes=sizes), inputs=inputs).problem
+    problem = replace(problem, score=modification(bias, "score", sizes.scores, device="meta"))
+    text = forward_kernel(problem, SMALL).source
+    assert "268435456*b.to(tl.int64) + 4194304*h.to(tl.int64)" in text
+    small = forward_kernel(setup(BY_NAME["bias of every score"]).problem, SMALL).source
+    assert "to(tl.int64)" not in small.split("# score_mod full_additive")[-1].split("# end of")[0]
+
+
+def test_traffic_is_the_products_of_blocks():
+    """Every key is read once for each BLOCK_M queries (Theorem 9.2)."""
+    problem = setup(Variant("plain", sizes=Sizes(2, 4, 2, 256, 256, 32, 32))).problem
+    for block_m in (16, 64):
+        traffic = forward_traffic(problem, AttentionConfiguration(block_m, 32, 4, 2))
+        assert traffic.keys == 2 * 4 * (256 // block_m) * 256 * 64 * 4
+        assert traffic.queries == 2 * 4 * 256 * 32 * 4 and traffic.written == 2 * 4 * 256 * (32 + 1) * 4
+    made = setup(Variant("causal", mask=causal, sizes=Sizes(1, 1, 1, 256, 256, 32, 32)), block=64)
+    visited = sum(made.block_mask.totals()[:2])
+    traffic = build_forward(made.problem, AttentionConfiguration(64, 32, 4, 2)).traffic(visited)
+    assert traffic.keys == 10 * 64 * 64 * 4
+
+
+def test_what_cannot_be_is_refused():
+    made = setup(BY_NAME["causal"], block=20)
+    with pytest.raises(CodegenError, match="blocks of 20 x 20 do not divide into tiles of 16 x 16"):
+        build_forward(made.problem, SMALL)
+    with pytest.raises(CodegenError, match="float64"):
+        build_forward(replace(made.problem, dtype=torch.float64))
+    made = setup(BY_NAME["causal"])
+    with pytest.raises(CodegenError, match="given no block mask and 0 captured tensors"):
+        build_forward(made.problem, SMALL)(*made.inputs)
