@@ -13,8 +13,10 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any
 
+import torch
+
 from ..codegen.extern import Description
-from ..errors import FallbackWarning, OptionError
+from ..errors import FallbackWarning, OptionError, StaxError
 from ..options import Decision, nearest
 from ..provenance import Line, warn_user
 from .problem import LARGEST_HEAD, AttentionProblem
@@ -102,10 +104,7 @@ def _described_triton(made: Any) -> Description:
 
 
 def _refuses_cpp(problem: AttentionProblem) -> str:
-    if problem.device.is_gpu:
-        return "the tensors are on a GPU"
-    needed = "staxlab.codegen.cpp.attention_backward" if problem.needs_gradient else "staxlab.runtime.attention_cpu"
-    return _too_large(problem) or ("" if find_spec(needed) else "it is not part of this build")
+    return "the tensors are on a GPU" if problem.device.is_gpu else _too_large(problem)
 
 
 def _cpp(problem: AttentionProblem, configuration: dict[str, Any]) -> Any:
@@ -205,11 +204,18 @@ def build(problem: AttentionProblem, options: tuple[tuple[str, Any], ...] = ()) 
     """What computes a problem: the forward pass, or, where the problem needs gradients, the backward pass.
 
     Warns where only the definition is left, whose memory grows with N M. Raises what :func:`choose` and the builders
-    raise: OptionError, BuildError without a compiler.
+    raise: OptionError, BuildError without a compiler; StaxError where algorithms are to be deterministic and are not.
     """
     decision = choose(problem, options)
     if decision.choice == "reference" and dict(options).get("BACKEND") is None:
         warn_user(f"{problem} runs on N x M matrices: {decision.reason}", FallbackWarning)
+    learns = problem.needs_gradient and any(tensor.requires_grad for tensor in problem.captured)
+    if learns and decision.choice == "triton" and torch.are_deterministic_algorithms_enabled():
+        raise StaxError(
+            "gradients of what a score_mod captures are summed by atomic operations, in no fixed order, which "
+            "torch.use_deterministic_algorithms(True) forbids",
+            remedy='kernel_options={"BACKEND": "reference"} for short sequences, or detach the captured tensors',
+        )
     return BACKENDS[decision.choice].build(problem, _configuration(options))
 
 

@@ -158,6 +158,7 @@ def _described(call: Extern, device: DeviceSpec) -> Description:
 DESCRIBERS.update({attention: _described, attention_backward: _described})
 
 _kernels: dict[tuple, Any] = {}
+_MOST_KERNELS = 512  # built ones that are kept, the oldest go first; libraries and texts have caches of their own
 _devices: dict[torch.device, DeviceSpec] = {}
 
 
@@ -177,7 +178,7 @@ def _kernel(
     threads = 0 if query.is_cuda else torch.get_num_threads()
     met = (
         name, query.shape, query.stride(), query.dtype, key.shape, key.stride(), value.shape, value.stride(),
-        query.device, threads, learnable,
+        query.device, threads, learnable, learnable and torch.are_deterministic_algorithms_enabled(),
     )  # fmt: skip
     found = _kernels.get(met)
     if found is None:
@@ -185,7 +186,10 @@ def _kernel(
 
         given = specification(name)
         problem = given.problem(query, key, value, device_of(query), learnable)
-        found = _kernels[met] = problem, (None if problem.is_empty else build(problem, given.options))
+        found = problem, (None if problem.is_empty else build(problem, given.options))
+        while len(_kernels) >= _MOST_KERNELS:
+            _kernels.pop(next(iter(_kernels)), None)
+        _kernels[met] = found
     return found
 
 

@@ -143,3 +143,25 @@ def test_where_no_template_fits_the_definition_runs_and_says_so():
     with pytest.warns(staxlab.FallbackWarning, match="runs on N x M matrices") as caught:
         omni_attention(**tensors(size=300))
     assert caught[0].filename == __file__
+
+
+def test_sums_in_no_fixed_order_are_refused_where_algorithms_are_to_be_deterministic():
+    table = torch.zeros(4, requires_grad=True)
+    given = {name: x.requires_grad_() for name, x in tensors(queries=3, keys=3).items()}
+
+    def gradient(score_mod, **options):
+        found = omni_attention(**given, score_mod=score_mod, kernel_options={"INTERPRET": True, **options})
+        torch.autograd.grad(found.sum(), given["query"])
+
+    def biased(score, b, h, q_idx, kv_idx):
+        return score + table[h]
+
+    gradient(biased, BACKEND="triton")
+    torch.use_deterministic_algorithms(True)
+    try:
+        with pytest.raises(staxlab.StaxError, match="in no fixed order"):
+            gradient(biased, BACKEND="triton")
+        gradient(None, BACKEND="triton")
+        gradient(biased, BACKEND="reference")
+    finally:
+        torch.use_deterministic_algorithms(False)
