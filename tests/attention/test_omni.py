@@ -17,6 +17,8 @@ import staxlab
 from staxlab import create_block_mask, omni_attention
 from staxlab.attention import backends, operator
 from staxlab.attention.masks import causal
+from staxlab.autodiff.budget import floating_point_operations
+from staxlab.measure.operator_cost import operations
 from staxlab.operators.structure import flatten
 from staxlab.options import GPU_SPECS, host_device_spec
 from tests.attention.variants import BY_NAME, VARIANTS, Variant, expected
@@ -282,6 +284,37 @@ def test_a_region_has_one_operator_with_all_it_reads():
     assert extern is operator.attention
     backward = {b.data.operator for b in compilation.backward.loops.buffers if hasattr(b.data, "operator")}
     assert backward == {operator.attention_backward}
+
+
+def test_attention_is_computed_again_where_memory_is_short():
+    """Two of them in a row; with no memory for what lies between, the first runs once more on the way back."""
+    query, key, value = inputs(1, 2, 20, 4)
+    bias = torch.randn(2, 20, 20, dtype=torch.float64, requires_grad=True)
+
+    def region(query, key, value):
+        first = by_matrices(query, key, value, lambda s, b, h, q, k: s + bias[h, q, k])
+        twice = bias * 2
+        return first + by_matrices(first, key, value, lambda s, b, h, q, k: s + twice[h, q, k])
+
+    leaves = (query, key, value, bias)
+    wanted = torch.autograd.grad(region(query, key, value).sin().sum(), leaves)
+    for budget, again in ((None, 0), (0.0, 2)):
+        compiled = staxlab.compile(region, options={"memory_budget": budget})
+        found = torch.autograd.grad(compiled(query, key, value).sin().sum(), leaves)
+        assert all(torch.allclose(a, b, rtol=0, atol=1e-12) for a, b in zip(found, wanted, strict=True))
+        assert len(calls(compiled.versions[0].compilation.backward.operators.graph)) == again
+
+
+def test_the_work_is_counted():
+    """Two products forward and five backward, of which one is the first again; exponentials on the way."""
+    query, key, value = inputs(1, 2, 20, 16)
+    joint = staxlab.explain(by_matrices, query, key, value).joint.module.graph
+    (forward,) = calls(joint)
+    (backward,) = [node for node in joint if node.target is operator.attention_backward]
+    products = 2 * 20 * 20 * 2 * 16  # heads, queries, keys, a multiplication and an addition for each element
+    assert floating_point_operations(forward) == 2 * products
+    assert 2 * products < operations(forward) < 3 * products
+    assert 5 * products < operations(backward) < 6 * products
 
 
 def test_what_a_modification_depends_on_is_part_of_the_key():
