@@ -204,7 +204,7 @@ class Compilation:
     def decisions(self) -> tuple[Decision, ...]:
         """Every decision any stage took, in order."""
         found: list[Decision] = []
-        for record in (self.partition, self.loops, self.schedule, *(self.kernels or ())):
+        for record in (self.transforms, self.partition, self.loops, self.schedule, *(self.kernels or ())):
             found += getattr(record, "decisions", ())
         if self.options.cuda_graphs and (self.schedule is not None or self.fallback is not None):
             found += self.graphs.decisions

@@ -14,7 +14,7 @@ import torch
 
 from ..capture.graph import TensorMeta
 from ..options import device_spec, host_device_spec
-from ..transform.attention_expressions import Score, function_of
+from ..transform.attention_expressions import Coordinate, Score, function_of, parts_of
 from ..transform.attention_plans import GeneralPlan
 from ..transform.attention_rewrite import GeneralCall
 from .backends import choose
@@ -46,7 +46,9 @@ def attention_operator(
     expression = plan.score
     if plan.visible is not None:
         made = function_of(plan.visible, "visible", where=where, score=False)
-        found = create_block_mask(made, *sizes, device=query.device)
+        read = {part.axis for part in parts_of(plan.visible) if isinstance(part, Coordinate)}
+        varying = [size if axis in read else None for axis, size in enumerate(sizes[:2])]
+        found = create_block_mask(made, *varying, *sizes[2:], device=query.device)
         if found.sparsity() >= WORTH_LISTS:
             geometry = BlockGeometry(*found.block_size, *(extent > 1 for extent in found.shape[:2]))
             blocks = tuple(found.lists().values())

@@ -6,10 +6,9 @@ that the operation will deliver.
 
 from __future__ import annotations
 
-import builtins
 import math
 import operator
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -145,22 +144,24 @@ class Builder:
         return value if list(order) == sorted(order) else self.call("permute", value, tuple(order))
 
 
-def without_transposes(node: Node) -> tuple[Node, tuple[int, ...]]:
-    """What a chain of transposed views looks at, and which axis of it each axis of ``node`` is."""
+def beneath_transposes(node: Node) -> Iterator[tuple[Node, tuple[int, ...]]]:
+    """A tensor, and one after the other what the transposed views that it is made by look at; with each, which of its
+    axes each axis of ``node`` is."""
     order = tuple(range(node.val.ndim))
-    while operation(node) in TRANSPOSES and node.op != "placeholder" and isinstance(node.args[0], Node):
+    yield node, order
+    while operation(node) in TRANSPOSES and isinstance(node.args[0], Node):
         source = node.args[0]
-        if not isinstance(source.val, TensorMeta) or (node.target is builtins.getattr and len(node.args) != 2):
-            break
-        # Extents that are all different, and larger than one, tell by the strides where each axis went.
+        if not isinstance(source.val, TensorMeta):
+            return
+        # Extents that are all different, and larger than one, tell where each axis went.
         sample = torch.empty([2 + axis for axis in range(source.val.ndim)], device="meta")
         try:
             found = run_without_memory(node, {source: sample})
         except Exception:
-            break
+            return
         if found.ndim != source.val.ndim:
-            break
+            return
         inner = tuple(extent - 2 for extent in found.shape)
         order = tuple(inner[axis] for axis in order)
         node = source
-    return node, order
+        yield node, order

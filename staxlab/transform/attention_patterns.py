@@ -24,8 +24,8 @@ from typing import Any
 import torch
 
 from ..capture.graph import Graph, Node, TensorMeta
-from .attention_building import FEATURE, without_transposes
-from .attention_products import VIEWS, Atom, Layout, Product, coordinates, inserts_axes, product
+from .attention_building import FEATURE, beneath_transposes
+from .attention_products import VIEWS, Atom, Coordinates, Layout, Product, coordinates, inserts_axes, product
 from .attention_scores import ScorePath, score_paths
 from .effects import takes_element
 from .operations import operation
@@ -278,17 +278,17 @@ def _fitted(
     if label_atoms[summed] != place.groups[3] or label_atoms[kept] != place.groups[2]:
         return None
     label_atoms[feature] = (FEATURE,)
-    value = _operand(weighted.right, weighted.right_labels, label_atoms, place.groups[1])
+    value = _operand(weighted.right, weighted.right_labels, label_atoms, place, shared=True)
 
     score_atoms: dict[str, tuple[Atom, ...]] = {}
     for label, extent, stride in zip(scores.labels, start.shape, start.strides, strict=True):
         score_atoms[label] = place.atoms_of(stride, extent)  # type: ignore[assignment]
     score_atoms[scores.summed[0]] = (FEATURE,)
-    query = _operand(scores.left, scores.left_labels, score_atoms, ())
-    key = _operand(scores.right, scores.right_labels, score_atoms, place.groups[1])
+    query = _operand(scores.left, scores.left_labels, score_atoms, place)
+    key = _operand(scores.right, scores.right_labels, score_atoms, place, shared=True)
     repeated = (
-        _operand(scores.right, scores.right_labels, score_atoms, ()),
-        _operand(weighted.right, weighted.right_labels, label_atoms, ()),
+        _operand(scores.right, scores.right_labels, score_atoms, place),
+        _operand(weighted.right, weighted.right_labels, label_atoms, place),
     )
     if key.group != value.group:
         key, value = repeated
@@ -303,32 +303,51 @@ def _is_axis(layout: Layout, axis: int, start: Layout, place: int) -> bool:
 
 
 def _operand(
-    node: Node, labels: tuple[str, ...], atoms: dict[str, tuple[Atom, ...]], heads: tuple[Atom, ...]
+    node: Node,
+    labels: tuple[str, ...],
+    atoms: dict[str, tuple[Atom, ...]],
+    place: Coordinates,
+    shared: bool = False,
 ) -> Operand:
-    """An operand without the transposes before it, and where its heads are repeated, the tensor that they are repeated
-    from."""
+    """An operand without those of the transposes before it that the form does not need, and where ``shared`` allows it
+    and its heads are repeated, the tensor that they are repeated from."""
     axes = [() if extent == 1 and atoms[label] != (FEATURE,) else atoms[label]
             for label, extent in zip(labels, node.val.shape, strict=True)]  # fmt: skip
-    node, axes = _untransposed(node, axes)
-    if len(heads) != 1:
-        return Operand(node, tuple(axes))
-    repeated = _repeated(node)
-    if repeated is not None:
-        source, axis, group = repeated
-        if axes[axis] == heads:
-            shared = list(axes)
-            shared[axis] = (Atom(heads[0].stride * group, heads[0].extent // group),) if heads[0].extent > group else ()
-            source, shared = _untransposed(source, shared)
-            return Operand(source, tuple(shared), group)
-    return Operand(node, tuple(axes))
+    heads = place.groups[1]
+    for source, own in _stages(node, axes) if shared and len(heads) == 1 else ():
+        repeated = _repeated(source)
+        if repeated is not None and own[repeated[1]] == heads:
+            inner, axis, group = repeated
+            fewer = heads[0].extent // group
+            own[axis] = (Atom(heads[0].stride * group, fewer),) if fewer > 1 else ()
+            groups = (place.groups[0], own[axis], *place.groups[2:])
+            inner, own = _in_order(_stages(inner, own), Coordinates(groups))
+            return Operand(inner, tuple(own), group)
+    source, own = _in_order(_stages(node, axes), place)
+    return Operand(source, tuple(own))
 
 
-def _untransposed(node: Node, axes: list[tuple[Atom, ...]]) -> tuple[Node, list[tuple[Atom, ...]]]:
-    source, order = without_transposes(node)
-    moved: list[tuple[Atom, ...]] = [()] * len(axes)
-    for axis, original in enumerate(order):
-        moved[original] = axes[axis]
-    return source, moved
+_Axes = list[tuple[Atom, ...]]
+
+
+def _stages(node: Node, axes: _Axes) -> Iterator[tuple[Node, _Axes]]:
+    for source, order in beneath_transposes(node):
+        moved: _Axes = [()] * len(axes)
+        for axis, original in enumerate(order):
+            moved[original] = axes[axis]
+        yield source, moved
+
+
+def _in_order(stages: Iterator[tuple[Node, _Axes]], place: Coordinates) -> tuple[Node, _Axes]:
+    """The first whose axes are in the canonical order, or else the last."""
+    wanted = [*place.order, FEATURE]
+    found = next(stages)
+    while True:
+        places = [wanted.index(atom) for part in found[1] for atom in part if atom in wanted]
+        further = None if places == sorted(places) else next(stages, None)
+        if further is None:
+            return found
+        found = further
 
 
 def _repeated(node: Node) -> tuple[Node, int, int] | None:

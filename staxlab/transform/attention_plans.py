@@ -7,9 +7,10 @@ function.
 *What must not change.* A softmax over a row of minus infinities is NaN, and both forms say 0 there. So a rewrite needs
 a proof that every query sees a key, and there are two: a condition on the position alone that some key of every row
 fulfils (:func:`.attention_scores.every_query_sees_a_key`), or maskings with finite numbers, after which such a row is
-uniform. Otherwise the rows are found from the mask, and NaN is put back (:class:`Guard`). In training NaN has to go
-back into the gradients as well, into those that eager execution gives it to and into no other: of a row that
-``masked_fill`` hid, the values'; of one to which minus infinity was added, all.
+uniform. Otherwise the rows are found from the mask or from the sum of exponentials, and NaN is put back
+(:class:`Guard`). In training NaN has to go back into the gradients as well: of a row that ``masked_fill`` hid, the
+values'; of one to which minus infinity was added, all. Where a program does both, all of them get it: eager's may be
+finite at keys that were hidden in such a row.
 
 *What may.* Results round differently, within the error bound of both. Scores that overflow where the program rounds
 them to half precision do not overflow here. Elements of keys and values that are not finite and belong to masked
@@ -19,13 +20,25 @@ positions reach eager's results as ``0 * inf``; whether they reach these is not 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from ..capture.graph import Graph, Node, TensorMeta
-from .attention_expressions import Call, Expression, Number, Score, call, is_causal, is_of_position
+from .attention_expressions import (
+    Call,
+    Captured,
+    Expression,
+    Number,
+    Score,
+    call,
+    is_causal,
+    is_of_position,
+    is_truth,
+    parts_of,
+)
 from .attention_patterns import Attention
 from .attention_scores import Step, every_query_sees_a_key, finite_where, visible
 from .effects import Effects
@@ -149,25 +162,39 @@ def guard(found: Attention) -> Guard:
         condition = finite_where(path.expression, [node for node, _ in path.reader.captured])
         if condition is not None and every_query_sees_a_key(condition, found.sizes):
             return Guard("none", trains)
-    if path.steps is None:
-        return Guard("any", trains)
-    kinds = {"add" if _adds(step) else "fill" for step in path.steps if _may_hide(step)}
+    if path.expression is not None:
+        kinds = hiding(path.expression, [node for node, _ in path.reader.captured])
+    elif path.steps is not None:
+        kinds = {"add" if step.kind == "add" else "fill" for step in path.steps if _may_hide(step)}
+    else:
+        kinds = {"fill", "add"}
     return Guard("none" if not kinds else kinds.pop() if len(kinds) == 1 else "any", trains)
 
 
-def _adds(step: Step) -> bool:
-    """Whether gradients go through: a triangle that is added counts as a step of filling elsewhere."""
-    return step.kind == "add" or (step.kind == "fill" and step.value.val.dtype.is_floating_point)
+def hiding(expression: Any, captured: Sequence[Node]) -> set[str]:
+    """How a modified score may become minus infinity: "fill", by a choice between that and a score, through which no
+    gradient goes, and "add", by a term."""
+    if isinstance(expression, Captured):
+        return {"add"} if captured[expression.number].val.dtype.is_floating_point else set()
+    if isinstance(expression, Number):
+        return set() if isinstance(expression.value, (bool, int)) or math.isfinite(expression.value) else {"add"}
+    if not isinstance(expression, Call) or is_truth(expression):
+        return set()
+    parts = [*expression.args, *(value for _, value in expression.keywords)]
+    if expression.name == "where":
+        _, yes, no = expression.args
+        parts = [yes, no]
+        for filled, other in ((yes, no), (no, yes)):
+            if filled == Number(-math.inf) and any(isinstance(part, Score) for part in parts_of(other)):
+                return {"fill"} | hiding(other, captured)
+    return set().union(*(hiding(part, captured) for part in parts))
 
 
 def _may_hide(step: Step) -> bool:
     if step.kind == "fill":
         return step.filling == -math.inf
-    if step.kind != "add" or not isinstance(step.value, Node) or not isinstance(step.value.val, TensorMeta):
-        return False
-    if step.term is not None and is_of_position(step.term) and finite_where(step.term, ()) == Number(True):
-        return False  # a slope times a distance
-    return step.value.val.dtype.is_floating_point
+    value = step.value.val if isinstance(step.value, Node) else None
+    return step.kind == "add" and isinstance(value, TensorMeta) and value.dtype.is_floating_point
 
 
 # -- plans ------------------------------------------------------------------------------------------------------------
@@ -189,21 +216,18 @@ def library_plan(found: Attention) -> LibraryPlan | str:
         return f"the scale is {scale:g}"
     others = tuple(step for step in steps if step.kind != "multiply")
     found_guard = guard(found)
+    condition = visible(others)
+    sees = condition is not None and every_query_sees_a_key(condition, found.sizes)
     for step in others:
-        problem = _step_problem(step, root, found_guard)
+        problem = _step_problem(step, root, sees)
         if problem is not None:
             return problem
     fills = [step for step in others if step.kind == "fill"]
-    hidden = all(
-        step.filling == -math.inf or (not found_guard and step.filling <= _lowest(root.dtype)) for step in fills
-    )
+    hidden = all(step.filling == -math.inf or (sees and step.filling <= _lowest(root.dtype)) for step in fills)
     mask = "none" if not others else "truth" if len(fills) == len(others) and hidden else "number"
     if mask == "truth":
-        condition = visible(others)
         if condition is not None and is_causal(condition) and found.sizes[2] == found.sizes[3]:
             mask = "causal"
-    if mask == "number" and found_guard.trains and found_guard.kind == "any":
-        return "a row may see no key, and where NaN belongs in its gradients is not known"
     shares = found.key.group > 1 and (
         root.device.type == "cpu" or (root.dtype.itemsize == 2 and mask in ("none", "causal"))
     )
@@ -214,15 +238,19 @@ def _lowest(dtype: torch.dtype) -> float:
     return torch.finfo(dtype).min
 
 
-def _step_problem(step: Step, root: TensorMeta, found_guard: Guard) -> str | None:
-    """Why a step is no mask of ``scaled_dot_product_attention``."""
+def _step_problem(step: Step, root: TensorMeta, sees: bool) -> str | None:
+    """Why a step is no mask of ``scaled_dot_product_attention``. ``sees``: every query is proved to see a key."""
     value = step.value
     if step.kind == "fill":
-        if math.isfinite(step.filling) and step.filling < _lowest(root.dtype):
-            return f"hidden positions get {step.filling:g}, which {root.dtype} does not hold"
-        if step.filling == -math.inf or (step.filling <= HIDES and root.dtype is not torch.float16):
+        if step.filling == -math.inf:
             return None
-        if step.filling <= _lowest(root.dtype) and not found_guard:
+        if step.filling < _lowest(root.dtype):
+            return f"hidden positions get {step.filling:g}, which {root.dtype} does not hold"
+        if sees and step.filling <= max(HIDES, _lowest(root.dtype)):
+            return None
+        # Hidden throughout, a row is uniform, and so it is with the number added; only gradients go through an
+        # addition.
+        if step.filling <= HIDES and root.dtype is not torch.float16 and not root.requires_grad:
             return None
         return f"hidden positions get {step.filling:g}, which added to a score is not the same"
     if not isinstance(value, Node) or not isinstance(value.val, TensorMeta):
@@ -245,22 +273,26 @@ def general_plan(found: Attention) -> GeneralPlan | str:
     if max(found.head_size, found.value_size) > LARGEST_HEAD:
         return f"rows of more than {LARGEST_HEAD} elements do not stay on the chip"
     found_guard = guard(found)
-    if found_guard.trains and found_guard.kind == "any":
-        return "a row may see no key, and where NaN belongs in its gradients is not known"
     scale, expression = _without_scale(expression)
     whole, seen = expression, None
     while isinstance(expression, Call) and expression.name == "where":
         condition, yes, no = expression.args
-        if not is_of_position(condition):
-            break
-        if yes == Number(-math.inf):
+        if _hides(yes, call("bitwise_not", condition), found):
             one, expression = call("bitwise_not", condition), no
-        elif no == Number(-math.inf):
+        elif _hides(no, condition, found):
             one, expression = condition, yes
         else:
             break
-        seen = one if seen is None else Call("bitwise_and", (seen, one))
+        seen = one if seen is None else call("bitwise_and", seen, one)
     return GeneralPlan(scale, whole, expression, seen, tuple(found.path.reader.captured), found_guard)
+
+
+def _hides(value: Any, seen: Expression, found: Attention) -> bool:
+    """Whether positions that get this value take no part, ``seen`` being the others: with minus infinity, and with a
+    number that is low enough where every query sees another key."""
+    if not isinstance(value, Number) or not is_of_position(seen) or isinstance(value.value, bool):
+        return False
+    return value.value == -math.inf or (value.value <= HIDES and every_query_sees_a_key(seen, found.sizes))
 
 
 def _without_scale(expression: Expression) -> tuple[float, Expression]:

@@ -275,7 +275,7 @@ def _library(build: Builder, found: Attention, plan: LibraryPlan) -> Node | None
     result = build.call(F.scaled_dot_product_attention, *rows, **keywords, val=_by_rows(shape, found.root.val))
     if dead is None:
         return result
-    if trains and kind == "add":
+    if trains and kind != "fill":
         factor = build.call("masked_fill", build.call(torch.ones_like, dead, dtype=found.dtype), dead, math.nan)
         return build.call(operator.mul, result, factor)
     result = build.call("masked_fill", result, dead, math.nan)
@@ -313,7 +313,7 @@ def _visible(build: Builder, found: Attention, plan: LibraryPlan) -> Node | None
         if value is None:
             return None
         if value.val.dtype is not torch.bool:  # zeros and minus infinities that the program adds
-            one = build.call("eq", value, 0)
+            one = build.call(operator.eq, value, 0)
         else:
             one = value if step.negated else build.call(operator.invert, value)
         mask = one if mask is None else build.call(operator.and_, mask, one)
@@ -375,12 +375,12 @@ def _general(
     result, lse = build.results(made.target, args, found.root.val.requires_grad)
     if not plan.guard:
         return result
-    dead = build.call("eq", build.call("unsqueeze", lse, -1), -math.inf)
+    dead = build.call(operator.eq, build.call("unsqueeze", lse, -1), -math.inf)
     result = build.call("masked_fill", result, dead, math.nan)
     if not plan.guard.trains:
         return result
     others: list[Node] = []
-    if plan.guard.kind == "add":
+    if plan.guard.kind != "fill":
         repeated = _operand(build, found, found.repeated[0])
         if repeated is None:
             return None

@@ -103,12 +103,13 @@ class TransformLog:
         return tuple(run for run in self.runs if run.changed)
 
     def format(self) -> str:
-        """One block for each pass that changed something, and the round in which nothing did."""
+        """One block for each pass that changed something, the round in which nothing did, and what was decided."""
         lines: list[str] = []
         for run in self.changes:
             lines.append(f"[round {run.round}] {run.name}: measure {measure_text(run.measure)}")
             lines += [f"    {line}" for applied in run.applied for line in str(applied).split("\n")]
         lines.append(f"[round {self.rounds}] no change: fixed point reached")
+        lines += map(str, self.decisions)
         return "\n".join(lines)
 
     __str__ = format
@@ -231,9 +232,9 @@ def transform(
         passes = (passes[0], own, *passes[1:])
     decisions: dict[str, Decision] = {}
     if options.attention != "off" and not options.dynamic and may_hold_attention(module.graph):
-        at = 1 + [item.name for item in passes].index("Fold")
+        # After dead code has gone: a dropout of nothing reads the probabilities, and is read by nobody.
         attention = attention_pass(options.attention, decisions, general)
-        passes = (*passes[:at], attention, *passes[at:])
+        passes = (*passes[:-1], attention, passes[-1])
     log = rewrite(module, passes, measure, options.max_rounds)
     return replace(log, decisions=tuple(decisions.values()))
 

@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import PurePath
 from typing import Any
 
+from .decisions import decisions_table
 from .diagram import Box, box_of
 from .document import Pane, View
 from .graph import graph_markup
@@ -50,6 +51,8 @@ def _overview_pane(record: Any, full: bool) -> Pane:
         parts.append(
             element("p", "No rule applied: the graph was in normal form as it was captured.", class_="sx-note")
         )
+    if record.decisions:
+        parts.append(decisions_table(record.decisions, "Attention that is written out, and what became of it"))
     final = element("summary", "the graph after all passes, its pointwise regions coloured")
     drawn = regions_markup(record.final.graph, full)
     parts.append(element("details", final, drawn, class_="sx-more", open=True))

@@ -1,0 +1,287 @@
+"""Attention written out: every spelling is found and means what it meant, gradients included; near misses stay."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from staxlab import view
+from staxlab.capture.tracer import trace
+from staxlab.errors import OptionError
+from staxlab.options import Options
+from staxlab.transform import transform
+from tests.transform.attention_runs import gradients, replaced_by, rewritten, with_gradients
+from tests.transform.attention_spellings import GENERAL, LIBRARY, SPELLINGS, Spelling, inputs
+from tests.transform.observation import tensors_in
+from tests.view.reading import read
+
+SDPA = torch.nn.functional.scaled_dot_product_attention
+TOLERANCE = 1e-11  # float64: everything here is of the order of one
+
+
+def close(actual, expected):
+    torch.testing.assert_close(actual, expected, rtol=TOLERANCE, atol=TOLERANCE, equal_nan=True)
+
+
+def run(log, arguments):
+    with torch.no_grad():
+        return log.final(*arguments)
+
+
+@pytest.mark.parametrize("spelling", SPELLINGS, ids=lambda s: s.name)
+def test_a_spelling_is_attention(spelling):
+    arguments = inputs(spelling.takes)
+    log = rewritten(spelling.function, arguments)
+    assert replaced_by(log) == [spelling.inference], log
+    expected = spelling.function(*arguments)
+    actual = run(log, arguments)
+    close(actual, expected)
+    assert actual.stride() == expected.stride()
+    assert not any("softmax" == node.target_name().split(".")[-1] for node in log.final.graph.calls)
+
+
+@pytest.mark.parametrize("spelling", [s for s in SPELLINGS if s.training], ids=lambda s: s.name)
+def test_a_spelling_has_its_gradients(spelling):
+    arguments = with_gradients(inputs(spelling.takes))
+    log = rewritten(spelling.function, arguments)
+    assert replaced_by(log) == [spelling.training], log
+    actual, expected = log.final(*arguments), spelling.function(*arguments)
+    close(actual, expected)
+    upstream = torch.randn(expected.shape, dtype=expected.dtype, generator=torch.Generator().manual_seed(1))
+    for one, other in zip(
+        gradients(actual, arguments, upstream), gradients(expected, arguments, upstream), strict=True
+    ):
+        assert (one is None) == (other is None)
+        if one is not None:
+            close(one, other)
+
+
+# -- rows without a key -----------------------------------------------------------------------------------------------
+
+ROW = torch.zeros(6, 6, dtype=torch.bool)
+ROW[2] = True  # query 2 sees nothing
+#: Function, what is lost, and what it becomes, in inference and in training.
+LOST: dict[str, tuple] = {
+    "masked_fill by data": (lambda q, k, v, lost: (q @ k.mT).masked_fill(lost, -INF).softmax(-1) @ v, "data", LIBRARY),
+    "where by data": (lambda q, k, v, lost: torch.where(~lost, q @ k.mT, -INF).softmax(-1) @ v, "data", LIBRARY),
+    "masked_fill, and a slope": (
+        lambda q, k, v, lost: (
+            (q @ k.mT - 0.1 * (torch.arange(6)[:, None] - torch.arange(6)).abs().double())
+            .masked_fill(lost, -INF)
+            .softmax(-1)
+            @ v
+        ),
+        "data",
+        LIBRARY,
+    ),
+    "added": (lambda q, k, v, lost: (q @ k.mT + lost).softmax(-1) @ v, "added", LIBRARY),
+    "added with an infinity": (lambda q, k, v, lost: (q @ k.mT + lost).softmax(-1) @ v, "infinity", LIBRARY),
+    "added with a NaN": (lambda q, k, v, lost: (q @ k.mT + lost).softmax(-1) @ v, "nan", LIBRARY),
+    "a learned bias": (lambda q, k, v, lost: (q @ k.mT + lost).softmax(-1) @ v, "learned", LIBRARY, GENERAL),
+    "by position, masked": (
+        lambda q, k, v: (q @ k.mT).masked_fill(torch.ones(6, 6).triu().bool(), -INF).softmax(-1) @ v, "", LIBRARY),
+    "by position, added": (
+        lambda q, k, v: (q @ k.mT + torch.full((6, 6), -INF).double().triu()).softmax(-1) @ v, "", LIBRARY),
+    "lowest number, data": (
+        lambda q, k, v, lost: (q @ k.mT).masked_fill(lost, -1.7e308).softmax(-1) @ v, "data", LIBRARY, GENERAL),
+    "softmax written out": (
+        lambda q, k, v, lost: (lambda s: (lambda e: e / e.sum(-1, keepdim=True))((s - s.amax(-1, keepdim=True)).exp()))(
+            (q @ k.mT).masked_fill(lost, -INF)) @ v, "data", LIBRARY),
+    "values of another size": (
+        lambda q, k, v, lost: (q @ k.mT).masked_fill(lost, -INF).softmax(-1) @ v[..., :5], "data", GENERAL),
+}  # fmt: skip
+INF = float("inf")
+
+
+def with_lost_rows(kind: str) -> list[torch.Tensor]:
+    arguments = inputs("q k v")
+    if kind == "data":
+        arguments.append(ROW)
+    elif kind:
+        bias = torch.zeros(6, 6, dtype=torch.float64)
+        bias[2] = {"infinity": 0.0, "nan": 0.0}.get(kind, -INF)
+        bias[2, 1] = {"infinity": INF, "nan": float("nan")}.get(kind, -INF)
+        arguments.append(bias)
+    return arguments
+
+
+@pytest.mark.parametrize("name", LOST)
+def test_a_row_without_a_key_is_nan_as_in_eager(name):
+    function, kind, choice = LOST[name][:3]
+    arguments = with_lost_rows(kind)
+    log = rewritten(function, arguments)
+    assert replaced_by(log) == [choice], log
+    expected = function(*arguments)
+    assert expected.isnan().any() or "lowest" in name
+    close(run(log, arguments), expected)
+
+
+@pytest.mark.parametrize("name", LOST)
+def test_a_row_without_a_key_has_eagers_gradients_with_every_nan_in_its_place(name):
+    function, kind, *_, choice = LOST[name]
+    arguments = with_lost_rows(kind)
+    for place, tensor in enumerate(arguments):
+        learns = place < 3 or kind == "learned"
+        arguments[place] = tensor.clone().requires_grad_(learns)
+    log = rewritten(function, arguments)
+    assert replaced_by(log) == [choice], log
+    actual, expected = log.final(*arguments), function(*arguments)
+    close(actual, expected)
+    upstream = torch.randn(expected.shape, dtype=expected.dtype, generator=torch.Generator().manual_seed(1))
+    for one, other in zip(
+        gradients(actual, arguments, upstream), gradients(expected, arguments, upstream), strict=True
+    ):
+        close(one, other)
+
+
+def test_where_rows_are_lost_in_two_ways_no_nan_is_lost_in_gradients():
+    """NaN may then reach more elements than eager's, never fewer, and whatever is a number is eager's."""
+
+    def function(q, k, v, bias, hidden):
+        return (q @ k.mT + bias).masked_fill(hidden, -INF).softmax(-1) @ v
+
+    arguments = [*inputs("q k v"), with_lost_rows("added")[-1], ROW.clone()]
+    arguments[4][2, 3:] = False  # query 2 loses the first three keys to the mask and the others to the bias
+    arguments = with_gradients(arguments)
+    log = rewritten(function, arguments)
+    assert replaced_by(log) == [GENERAL]
+    actual, expected = log.final(*arguments), function(*arguments)
+    close(actual, expected)
+    assert expected.isnan().any()
+    upstream = torch.ones_like(expected)
+    for one, other in zip(
+        gradients(actual, arguments, upstream), gradients(expected, arguments, upstream), strict=True
+    ):
+        assert one.isnan()[other.isnan()].all() and other.isnan().any()
+        close(one[~one.isnan()], other[~one.isnan()])
+
+
+# -- near misses -------------------------------------------------------------------------------------------------------
+
+S = "s = q @ k.mT * 0.25\n"
+MISSES: dict[str, tuple[str, str, str]] = {
+    "the probabilities are a result too": ("q k v", S + "p = s.softmax(-1)\n(p @ v, p)", "is read by %output"),
+    "the scores are a result too": ("q k v", S + "(s.softmax(-1) @ v, s)", "is read by %output"),
+    "the scores are summed as well": ("q k v", S + "s.softmax(-1) @ v + s.mean()", "is read by %mean"),
+    "probabilities used twice": ("q k v", S + "p = s.softmax(-1)\np @ v + p @ k", "is read by %matmul"),
+    "softmax over queries": ("q k v", S + "s.softmax(-2) @ v", "no product of two matrices"),
+    "softmax over heads": ("q k v", S + "s.softmax(1) @ v", "no product of two matrices"),
+    "dropout": ("q k v", S + "F.dropout(s.softmax(-1), 0.5, training=True) @ v", ""),
+    "no maximum": ("q k v", S + "e = s.exp()\n(e / e.sum(-1, keepdim=True)) @ v", ""),
+    "the sum is another's": ("q k v", S + "e = (s - s.amax(-1, keepdim=True)).exp()\n"
+                             "(e / (e + 1).sum(-1, keepdim=True)) @ v", ""),
+    "the maximum is another axis's": ("q k v", S + "e = (s - s.amax(-2, keepdim=True)).exp()\n"
+                                      "(e / e.sum(-1, keepdim=True)) @ v", ""),
+    "probabilities changed": ("q k v", S + "(s.softmax(-1) * 0.5) @ v", ""),
+    "probabilities masked": ("q k v", S + "s.softmax(-1).tril() @ v", ""),
+    "scores normalised": ("q k v", "s = F.layer_norm(q @ k.mT, (6,))\ns.softmax(-1) @ v", "no product"),
+    "scores sorted": ("q k v", "s = (q @ k.mT).sort(-1)[0]\ns.softmax(-1) @ v", "no product"),
+    "scores mixed among heads": ("q k v", "s = torch.einsum('bhqk,hg->bgqk', q @ k.mT, q[0, :, :4, 0])\n"
+                                 "s.softmax(-1) @ v", "no product"),
+    "no scores": ("q k v", "q[..., :6].softmax(-1) @ v", ""),
+    "no product with values": ("q k v", S + "s.softmax(-1).sum(-2)", ""),
+    "written to afterwards": ("q k v", S + "o = s.softmax(-1) @ v\nv.add_(1)\no", "written to"),
+    "rounded between": ("q k v", S + "s.float().softmax(-1).double() @ v", "float32"),
+    "one key": ("q k v", "(q @ k[:, :, :1].mT).softmax(-1) @ v[:, :, :1]", "no product"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MISSES)
+def test_near_misses_stay_as_they_are(name):
+    takes, text, reason = MISSES[name]
+    spelling = Spelling(name, takes, text)
+    if reason:
+        with pytest.raises(OptionError, match=f"attention='require'(.|\n)*{reason}"):
+            rewritten(spelling.function, inputs(takes))
+    log = rewritten(spelling.function, inputs(takes), mode="auto" if reason else "require")
+    assert replaced_by(log) == [] and {d.choice for d in log.decisions} == ({"as written"} if reason else set())
+    torch.manual_seed(5)
+    actual = run(log, inputs(takes))
+    torch.manual_seed(5)
+    expected = spelling.function(*inputs(takes))
+    for one, other in zip(tensors_in(actual), tensors_in(expected), strict=True):
+        assert torch.equal(one, other)
+
+
+# -- which form, and whether it is worth it ----------------------------------------------------------------------------
+
+
+def plain(q, k, v):
+    return (q @ k.mT * 0.25).softmax(-1) @ v
+
+
+def decided(function, *arguments, **more):
+    (decision,) = rewritten(function, list(arguments), mode="auto", **more).decisions
+    return decision
+
+
+def test_small_scores_stay_where_they_are():
+    tiny, larger = (torch.randn(1, 2, length, 16) for length in (64, 256))
+    assert decided(plain, tiny, tiny, tiny).choice == "as written"
+    assert "nearest cache" in decided(plain, tiny, tiny, tiny).reason
+    decision = decided(plain, larger, larger, larger)
+    assert decision.choice == LIBRARY and dict(decision.inputs)["written out"] == 4 * 2 * 256 * 256 * 4
+    assert replaced_by(rewritten(plain, [tiny, tiny, tiny])) == [LIBRARY]
+
+
+def test_scores_that_are_smaller_than_the_result_stay_where_they_are():
+    q, k = torch.randn(1, 2, 4096, 64), torch.randn(1, 2, 8, 64)
+    decision = decided(plain, q, k, k)
+    assert decision.choice == "as written" and "more" in decision.reason
+    facts = dict(decision.inputs)
+    assert facts["written out"] == 4 * 2 * 4096 * 8 * 4 < facts["rewritten"] == 2 * 2 * 4096 * 64 * 4
+
+
+def test_the_option_switches_it_off_and_dynamic_mode_leaves_it_alone():
+    q = torch.randn(1, 2, 256, 16)
+    for options in (Options(attention="off"), Options(dynamic=True)):
+        log = transform(trace(plain, (q, q, q)), options)
+        assert replaced_by(log) == [] and not log.decisions
+
+
+def test_without_the_operator_a_function_of_the_score_stays_as_it_is():
+    q = torch.randn(1, 2, 256, 16)
+
+    def capped(q, k, v):
+        return (torch.tanh(q @ k.mT / 30) * 30).softmax(-1) @ v
+
+    assert "not at hand" in decided(capped, q, q, q, general=None).reason
+    assert decided(capped, q, q, q).choice == GENERAL
+
+
+def test_a_causal_mask_is_a_flag_and_a_window_is_not():
+    def causal(q, k, v):
+        i = torch.arange(q.shape[-2])
+        return (q @ k.mT).masked_fill(i[:, None] < i, -INF).softmax(-1) @ v
+
+    def window(q, k, v):
+        i = torch.arange(q.shape[-2])
+        return (q @ k.mT).masked_fill((i[:, None] - i).abs() > 2, -INF).softmax(-1) @ v
+
+    def shifted(q, k, v):
+        i = torch.arange(q.shape[-2])
+        return (q @ k.mT).masked_fill(i[:, None] + 1 < i, -INF).softmax(-1) @ v
+
+    arguments = inputs("q k v")
+    for function, flag in ((causal, True), (window, False), (shifted, False)):
+        (call,) = [n for n in rewritten(function, arguments).final.graph.calls if n.target is SDPA]
+        assert ("is_causal" in call.kwargs) == flag == ("attn_mask" not in call.kwargs)
+        assert not any(n.target == "amax" for n in rewritten(function, arguments).final.graph.calls)  # proved
+
+
+def test_grouped_queries_read_the_keys_that_they_share():
+    for name in ("keys repeated for groups of queries", "keys expanded for groups of queries"):
+        spelling = next(s for s in SPELLINGS if s.name == name)
+        final = rewritten(spelling.function, inputs(spelling.takes)).final
+        (call,) = [node for node in final.graph.calls if node.target is SDPA]
+        assert call.kwargs["enable_gqa"] and call.args[1].val.shape[1] == 2
+        assert not any("repeat" in node.target_name() or "expand" in node.target_name() for node in final.graph.calls)
+
+
+def test_the_log_shows_both_sides():
+    log = rewritten(plain, inputs("q k v"))
+    assert "attention by scaled_dot_product_attention" in str(log) and "+ %scaled_dot_product_attention" in str(log)
+    (applied,) = [a for r in log.changes if r.name == "ReplaceAttention" for a in r.applied]
+    assert len(applied.before) == 4 and applied.origins >= {n.id for n in log.initial.graph.calls} - {3}
+    page = read(view.html(log))
+    assert "Attention that is written out" in page.text and "a scale and nothing else" in page.text
