@@ -25,6 +25,7 @@ blocks of sums in registers).
 from __future__ import annotations
 
 import math
+import textwrap
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -203,7 +204,8 @@ bool done = share(batch * key_heads * panels_of_head, 0, [&](i64 task, char*) {
     const i64 count = least(tile_keys, least(keys, columns * (number / block_tiles + 1)) - first);
     if (count <= 0) return;
     turn_over<V, tile_keys, head_size, key_row, key_step>(
-        panels + tile_keys * head_size * task, key_tensor + key_batch * b + key_head * g + key_row * first, count);""")
+        panels + tile_keys * head_size * task,
+        key_tensor + key_batch * b + key_head * g + key_row * first, count);""")
     if "values" in dict(workspace.arrays):
         parts.emit("""    copy_rows<V, width, value_size, value_row, value_step>(
         values + width * (keys * (key_heads * b + g) + first),
@@ -248,7 +250,8 @@ def _task(parts: Parts, workspace: Workspace) -> str:
     scratch = "room * (depth + width + lanes + 1) + 2 * tile_keys * strip"
     if not plan.shared_panels:
         scratch += " + tile_keys * (head_size + width)"
-    add(f"constexpr i64 scratch_bytes = sizeof({T}) * ({scratch} + lanes + strip) + 64 * 12;")
+    add(f"constexpr i64 scratch_elements = {scratch} + lanes + strip;")
+    add(f"constexpr i64 scratch_bytes = sizeof({T}) * scratch_elements + 64 * 12;  // each array on its own lines")
     add("done = share(batch * heads * row_tiles * pieces, scratch_bytes, [&](i64 task, char* memory) {")
     body: list[str] = [
         "const i64 part = task % pieces;",
@@ -453,13 +456,14 @@ def finish(
     given = []
     for name, dtype, role in arguments:
         given.append(f"{'const ' if role == 'input' else ''}{STORED[dtype]}* __restrict {name}")
-    head = f'extern "C" i64 {stem}({", ".join(given)}) {{'
-    lines = [f"// {comment_text(problem)}", *parts.preamble(), f"using Element = {parts.element};"]
+    head = textwrap.wrap(f'extern "C" i64 {stem}({", ".join(given)}) {{', 116, subsequent_indent="    ")
+    said = textwrap.wrap(comment_text(problem), 116)
+    lines = [*(f"// {part}" for part in said), *parts.preamble(), f"using Element = {parts.element};"]
     lines += [f"constexpr i64 {name} = {value};" for name, value in named.items() if name not in INTS]
     lines += [f"constexpr int {name} = {named[name]};" for name in INTS if name in named]
     text = list(parts.writer.lines())
     assert text[0].text == HEAD
-    text[0] = Line(head)
+    text[:1] = map(Line, head)
     before = [Line(line) for line in lines] + [Line("")]
     kernel = Kernel(
         name=stem, language="cpp", lines=(*before, *text), nodes=(), device=problem.device,
@@ -468,7 +472,7 @@ def finish(
         "accumulators": 1, "checks": (), "imports": tuple(parts.imports), "work": 1 << 30},
         decisions=parts.plan.decisions,
     )  # fmt: skip
-    shift = len(before)
+    shift = len(before) + len(head) - 1
     passages = tuple((first + shift, stop + shift, what) for first, stop, what in parts.passages)
     return AttentionKernel(kernel, parts.plan, passages, workspace, lists)
 

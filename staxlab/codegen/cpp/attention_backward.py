@@ -195,7 +195,7 @@ def write_gradient(parts: Parts, workspace: BackwardWorkspace) -> None:
         writer.emit(f"if constexpr (learning.value) {contribute(handler, c)}")
     writer.emit(f"p_out = only(seen, {handler.as_vector(made['p'])});")
     writer.emit(f"d_out = only(seen, {handler.as_vector(d_score)});")
-    context = parts.passage(score, "score_mod, and its derivative") if score is not None else nullcontext()
+    context = parts.passage(score, "score_mod with its derivative") if score is not None else nullcontext()
     slots = "".join(f", f64* gradient{number}" for number in workspace.gradients)
     T, W, always = parts.element, parts.word, "__attribute__((always_inline))"
     with context:
@@ -207,7 +207,8 @@ def write_gradient(parts: Parts, workspace: BackwardWorkspace) -> None:
         with parts.writer.indent():
             parts.emit(f"const {T} reference = lse_of_row == minus_infinity ? ({T})0 : lse_of_row;")
             parts.writer.extend(scope.writers[0].lines())
-            parts.emit(f"const auto each = [&](i64 kv, V score, V product, auto lanes, V& p_out, V& d_out) {always} {{")
+            parts.emit("const auto each = [&](i64 kv, V score, V product, auto lanes, V& p_out, V& d_out)")
+            parts.emit(f"        {always} {{")
             with parts.writer.indent():
                 parts.writer.extend(writer.lines())
             parts.emit("};")
@@ -274,7 +275,7 @@ const auto strip_of = [&](i64 b, i64 h, i64 first, i64 i, int there, i64 first_k
                      d + tile_keys * r, visible + tile_keys * r, partial, learning{given});
     return true;
 }};
-// Queries, scaled, and the gradients of their results, as rows of whole vectors; rows that do not exist are zeros.
+// Queries, scaled, and gradients of their results, as rows of whole vectors; rows that do not exist are zeros.
 const auto load_rows = [&](i64 b, i64 h, i64 first, i64 rows, {T}* q_tile, {T}* o_tile) {{
     copy_rows<V, depth, head_size, query_row, query_step>(
         q_tile, query_tensor + query_batch * b + query_head * h + query_row * first, rows, scale);
@@ -326,12 +327,12 @@ def _query_pass(parts: Parts, workspace: BackwardWorkspace) -> str:
         load_rows(b, h, first, rows, q_tile, o_tile);
         clear(dq, room * depth);
         const auto visit = [&](i64 first_key, i64 count, i64 number, auto partial) {{
-            const i64 panel = panels_of_head * (key_heads * b + g) + number;
+            const i64 at = tile_keys * (panels_of_head * (key_heads * b + g) + number);
             for (i64 i = 0; i < rows; i += strip) {{
                 const int there = least(strip, rows - i);
                 if (!strip_of(b, h, first, i, there, first_key, count, q_tile, o_tile,
-                              panels + tile_keys * head_size * panel, value_panels + tile_keys * value_size * panel,
-                              p, d, visible, partial, count_of<{learning}>{given})) continue;
+                              panels + head_size * at, value_panels + value_size * at, p, d, visible, partial,
+                              count_of<{learning}>{given})) continue;
                 product<V, strip, vectors, sums, depth, depth, tile_keys, 1, {key_row}>(
                     dq + depth * i, d, {rows}, count);
             }}
@@ -392,7 +393,7 @@ for (i64 k = 0; k < full_q_num_blocks[list]; ++k)
         {T}* const p = scratch.take<{T}>(tile_keys * room);
         {T}* const d = scratch.take<{T}>(tile_keys * room);
         {W}* const visible = scratch.take<{W}>(tile_keys * strip);
-        const i64 number = task % panels_of_head, b = task / panels_of_head / key_heads;
+        const i64 number = task % panels_of_head, b = task / panels_of_head / key_heads, at = tile_keys * task;
         const i64 g = task / panels_of_head % key_heads;
         const i64 first_key = columns * (number / block_tiles) + tile_keys * (number % block_tiles);
         const i64 count = least(tile_keys, least(keys, columns * (number / block_tiles + 1)) - first_key);
@@ -408,9 +409,9 @@ for (i64 k = 0; k < full_q_num_blocks[list]; ++k)
                 for (i64 i = 0; i < rows; i += strip) {{
                     const int there = least(strip, rows - i);
                     const bool some = strip_of(
-                        b, h, first, i, there, first_key, count, q_tile, o_tile, panels + tile_keys * head_size * task,
-                        value_panels + tile_keys * value_size * task, p + tile_keys * i, d + tile_keys * i, visible,
-                        partial, count_of<0>{nothing});
+                        b, h, first, i, there, first_key, count, q_tile, o_tile, panels + head_size * at,
+                        value_panels + value_size * at, p + tile_keys * i, d + tile_keys * i, visible, partial,
+                        count_of<0>{nothing});
                     if (some) all_hidden = false;
                     else clear(p + tile_keys * i, tile_keys * strip), clear(d + tile_keys * i, tile_keys * strip);
                 }}

@@ -9,6 +9,7 @@ the division of labour that every kernel of this generator has (:mod:`.values`).
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -191,7 +192,8 @@ class Parts:
     @contextmanager
     def passage(self, modification: Any, what: str) -> Iterator[None]:
         """Lines of a modification, between two comments that name it and where the user wrote it."""
-        where = f" ({modification.source})" if modification.source is not None else ""
+        source = modification.source
+        where = f" ({os.path.basename(source.file)}:{source.line})" if source is not None else ""
         first, origins = len(self.writer.lines()), modification.body.origins
         self.writer.emit(f"// {what} {comment_text(modification.name + where)}", origins)
         yield
@@ -261,8 +263,8 @@ class Parts:
     ) -> None:  # fmt: skip
         """A local function over one row of a strip: the lines of the row, those of a vector of keys, and the loop."""
         always = "__attribute__((always_inline))"
-        self.emit(f"const auto {name} = [&](i64 b, i64 h, i64 q, i64 first_key, i64 count, "
-                  f"{parameters}) {always} {{")  # fmt: skip
+        self.emit(f"const auto {name} = [&](i64 b, i64 h, i64 q, i64 first_key, i64 count,")
+        self.emit(f"        {parameters}) {always} {{")
         with self.writer.indent():
             self.writer.extend(scope.writers[0].lines())
             comma = f", {given}" if given else ""
