@@ -30,7 +30,12 @@ def is_library_file(file: str) -> bool:
 
 
 def is_library_module(name: str) -> bool:
-    """Whether the module of this name is installed software, or part of the compiler itself."""
+    """Whether the module of this name is installed software, or part of the compiler itself.
+
+    ``__main__`` never is: under ``python -m pytest`` and the like its file is, but not what is defined in that name.
+    """
+    if name == "__main__":
+        return False
     root = name.partition(".")[0]
     if root in sys.builtin_module_names or root in sys.stdlib_module_names or root == "torch":
         return True
@@ -42,4 +47,4 @@ def is_library_module(name: str) -> bool:
 @functools.lru_cache(maxsize=4096)
 def is_library_type(kind: type) -> bool:
     """Whether a class belongs to installed software."""
-    return kind.__module__ != "__main__" and is_library_module(kind.__module__)
+    return is_library_module(kind.__module__)

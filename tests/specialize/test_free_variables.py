@@ -5,6 +5,8 @@ from __future__ import annotations
 import collections
 import dataclasses
 import functools
+import os
+import sys
 import types
 
 import pytest
@@ -261,3 +263,13 @@ def test_library_functions_are_not_walked_into():
     environment = collect(lambda x: F.layer_norm(torch.relu(x), (8,)))
     assert not environment.tensors and not environment.scalars
     assert all("torch" not in place.path for place in environment.structure)
+
+
+def test_a_function_of_main_is_the_users_whatever_runs_it(monkeypatch):
+    """Under ``python -m pytest`` the file of ``__main__`` is installed software; a function made there is not."""
+    installed = os.path.join(os.path.dirname(os.__file__), "runner.py")
+    monkeypatch.setattr(sys.modules["__main__"], "__file__", installed, raising=False)
+    scope = {"__name__": "__main__", "table": torch.ones(3)}
+    exec(compile("def reads(x):\n    return x + table\n", "<a cell>", "exec"), scope)
+    found = collect(scope["reads"])
+    assert len(found.tensors) == 1 and found.tensors[0].read() is scope["table"]
