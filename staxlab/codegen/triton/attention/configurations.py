@@ -59,6 +59,10 @@ FLOAT_TILES = {64: (64, 32, 8, 2), 128: (32, 32, 16, 2), 256: (32, 32, 16, 2)}
 #: Without the accelerator, on compute capability 9: addresses take registers, so more threads share a tile.
 THREADED_TILES = {64: (128, 64, 4, 3), 128: (128, 64, 8, 3), 256: (128, 32, 8, 2)}
 
+#: With the accelerator: where a search begins.
+PROMISING = ((128, 64, 4, 2), (128, 128, 8, 2), (128, 64, 8, 3), (128, 64, 8, 2), (128, 64, 4, 3), (128, 32, 4, 3),
+             (128, 128, 8, 3))  # fmt: skip
+
 DECODE_TILES = {64: (128, 4, 3), 128: (64, 4, 3), 256: (32, 4, 3)}  # BLOCK_N, warps, stages
 MOST_PACKED_ROWS = 64  # queries of a group of heads that the decoding template takes
 SHORTEST_SHARE = 256  # keys; below it, merging costs more than parallel shares save
@@ -190,11 +194,12 @@ def candidates(problem: AttentionProblem) -> tuple[AttentionConfiguration, ...]:
     """What a search tries, the rule first: tiles, warps, stages, and where the device has it the accelerator."""
     rule = default_configuration(problem)
     half = problem.dtype != torch.float32
+    first = PROMISING if can_fetch(problem) and half else ()
     ways = [False, True] if can_fetch(problem) and half else [False]
     sizes = ((64, 32), (32, 32), (32, 64))
     if half:
         sizes = ((128, 128), (128, 64), (64, 128), (64, 64), (128, 32), (256, 64))
-    found = [rule]
+    found = [rule, *(fitted(problem, AttentionConfiguration(*tile, fetch=True)) for tile in first)]
     for (m, n), warps, stages, fetch in itertools.product(sizes, (4, 8), (2, 3, 4), ways):
         found.append(fitted(problem, AttentionConfiguration(m, n, warps, stages, fetch)))
     found += [replace(c, specialize=True) for c in found if not why_not_specialized(problem, c)]
