@@ -11,7 +11,10 @@ Two modifications compose as Python functions do: ``lambda s, b, h, q, kv: outer
 
 from __future__ import annotations
 
+import functools
+import inspect
 import threading
+import types
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -279,7 +282,8 @@ def modification(
     place = torch.device(device)
     if callable(function):
         environment = _environment(function)
-        key = (compute_key((), {}, environment), kind, None if sizes is None else tuple(sizes), dtype, place)
+        of = (_code_of(function), kind, None if sizes is None else tuple(sizes), dtype, place)
+        key = (compute_key((), {}, environment), *of)
         traced = _TRACED.get(key)
     if key is None or traced is None:
         traced = trace_modification(function, kind, sizes, dtype, place)
@@ -291,6 +295,18 @@ def modification(
     return Modification(
         kind, traced.name, traced.location, traced.graph, traced.body, captured, dtype, traced.undifferentiable
     )
+
+
+def _code_of(function: Any) -> tuple:
+    """Which function is traced. An environment says that of the user's code; installed software it takes as it is, so
+    two functions of an installed package would pass for one another."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    if not isinstance(function, (types.FunctionType, types.MethodType)):
+        function = inspect.getattr_static(type(function), "__call__", function)
+    function = inspect.unwrap(getattr(function, "__func__", function))
+    code = getattr(function, "__code__", None)
+    return (type(function), repr(function)) if code is None else (code, id(function.__globals__))
 
 
 def _environment(function: Any) -> Environment:

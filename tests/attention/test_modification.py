@@ -5,7 +5,10 @@ from __future__ import annotations
 import functools
 import gc
 import math
+import os
 import re
+import sys
+import types
 
 import pytest
 import torch
@@ -463,3 +466,19 @@ def test_a_body_is_replayed_under_the_recorder_itself():
     recorder = _Recorder({"score": torch.float32})
     made.replay(recorder, recorder.load("score", Expr.of(0)))
     assert [(s.operation, s.args) for s in recorder.scopes[0]] == [(s.operation, s.args) for s in made.body.statements]
+
+
+def test_functions_of_an_installed_package_are_told_apart(monkeypatch):
+    """Specialization takes installed software as it is; which of its functions was given still matters."""
+    path = os.path.join(os.path.dirname(os.path.dirname(torch.__file__)), "an_installed_package.py")
+    installed = types.ModuleType("an_installed_package")
+    installed.__file__ = path
+    monkeypatch.setitem(sys.modules, "an_installed_package", installed)
+    text = "def twice(score, b, h, q, kv):\n    return score * 2\ndef less(score, b, h, q, kv):\n    return score - 1\n"
+    exec(compile(text, path, "exec"), vars(installed))
+    twice, less = installed.twice, installed.less
+    for function in (twice, less, functools.partial(twice), functools.partial(less)):
+        wanted = function.func if isinstance(function, functools.partial) else function
+        assert modification(function).name == modification(wanted).name
+        (score,) = (torch.tensor([3.0]),)
+        assert modification(function).evaluate(score, 0, 0, 0, 0) == wanted(score, 0, 0, 0, 0)
