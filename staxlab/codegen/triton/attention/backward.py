@@ -19,8 +19,8 @@ from ....errors import CodegenError
 from ....options import Decision
 from ....provenance import Line
 from ...kernel import Kernel
-from .backward_configurations import BackwardConfiguration, default_configuration, require_fitting
-from .backward_writer import BackwardWriter, Layouts, learnable, once
+from .backward_configurations import BackwardConfiguration, default_configuration, learnable, require_fitting
+from .backward_writer import BackwardWriter, Layouts, once
 from .pieces import require_supported
 from .running import launcher
 
@@ -114,6 +114,12 @@ class AttentionBackward:
         wanted: Sequence[bool] | None = None,
     ) -> tuple[torch.Tensor, ...]:
         problem = self.problem
+        if (problem.blocks is None) != (block_mask is None) or len(captured) != len(problem.captured):
+            masked = "no" if block_mask is None else "a"
+            raise CodegenError(
+                f"{problem}: given {masked} block mask and {len(captured)} captured tensors",
+                remedy="call it with what the problem was made from",
+            )
         layouts = Layouts(output.stride(), d_output.stride(), d_lse is not None)
         shift, delta = (torch.empty(lse.shape, dtype=torch.float32, device=lse.device) for _ in range(2))
         gradients = [torch.empty(t.shape, dtype=t.dtype, device=t.device) for t in (query, key, value)]

@@ -78,11 +78,17 @@ CANDIDATES: dict[int, tuple[tuple[tuple[int, int, int, int], ...], tuple[tuple[i
     ),
     90: (
         ((64, 128, 8, 2), (64, 128, 8, 3), (64, 128, 8, 4), (64, 64, 4, 2), (64, 64, 4, 3), (64, 64, 8, 3),
-         (32, 128, 8, 3), (32, 64, 4, 3), (128, 64, 8, 2), (128, 128, 8, 2)),
+         (32, 128, 8, 3), (32, 64, 4, 3), (128, 64, 8, 2)),
         ((128, 64, 8, 2), (128, 64, 8, 3), (128, 64, 8, 4), (128, 128, 8, 2), (64, 64, 4, 2), (64, 64, 4, 3),
          (64, 128, 4, 2), (128, 32, 8, 3), (128, 32, 4, 3), (64, 32, 4, 3)),
     ),
 }  # fmt: skip
+
+
+def learnable(problem: AttentionProblem) -> tuple[int, ...]:
+    """Numbers of the tensors captured by ``score_mod`` that a gradient is made for. (A mask has no derivative.)"""
+    captured = problem.score.captured if problem.score is not None else ()
+    return tuple(number for number, tensor in enumerate(captured) if tensor.requires_grad)
 
 
 def padded_head(problem: AttentionProblem) -> int:
@@ -104,6 +110,9 @@ def default_configuration(problem: AttentionProblem) -> tuple[BackwardConfigurat
     table = SINGLE if problem.dtype == torch.float32 else HALF[capability]
     padded = padded_head(problem)
     keys, queries = table[min(size for size in table if size >= min(padded, max(table)))]
+    if learnable(problem) and problem.dtype != torch.float32:
+        # What captured tensors get is one tile more in registers, so tiles have half as many queries.
+        keys = replace(keys, block_m=max(keys.block_m // 2, SMALLEST))
     fitted = BackwardConfiguration(fit(problem, keys, "keys"), fit(problem, queries, "queries"))
     return fitted, tuple(_decision(problem, over, getattr(fitted, over)) for over in ("keys", "queries"))
 

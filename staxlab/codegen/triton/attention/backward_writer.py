@@ -16,7 +16,7 @@ from ....options import Decision
 from ....provenance import CodeWriter
 from ...kernel import Kernel
 from ..operations import triton_dtype
-from .backward_configurations import ROWS_BLOCK, BackwardConfiguration, Tiles
+from .backward_configurations import ROWS_BLOCK, BackwardConfiguration, Tiles, learnable
 from .backward_texts import (
     EVERY_TILE,
     KEYS,
@@ -51,12 +51,6 @@ class Layouts:
     result: Strides
     d_result: Strides
     with_d_lse: bool
-
-
-def learnable(problem: AttentionProblem) -> tuple[int, ...]:
-    """Numbers of the tensors captured by ``score_mod`` that a gradient is made for. (A mask has no derivative.)"""
-    captured = problem.score.captured if problem.score is not None else ()
-    return tuple(number for number, tensor in enumerate(captured) if tensor.requires_grad)
 
 
 def contiguous(*sizes: int) -> Strides:
