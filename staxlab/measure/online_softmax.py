@@ -175,7 +175,7 @@ def _differences(rule: Callable[..., Part], spread: float, seed: int) -> dict[st
     def apart(first: Part, second: Part) -> float:
         found = (((a - b).abs() / b.abs().clamp_min(1e-300)).max() for a, b in zip(first, second, strict=True))
         # A NaN is no small difference.
-        return max(float(torch.nan_to_num(value, nan=math.inf)) for value in found)
+        return max(float(torch.nan_to_num(value, nan=math.inf, posinf=math.inf)) for value in found)
 
     def unscaled(part: Part) -> Part:
         return tuple(s * torch.exp(part[0]) for s in part[1:])
@@ -265,7 +265,7 @@ def lse_derivation(
     for quantity, formula, reason, value in found:
         other = truth[quantity]
         other = other[: value.shape[0], : value.shape[1]] if quantity == "one tile of dS" else other
-        difference = torch.nan_to_num((value - other.detach()).abs(), nan=math.inf).max()
+        difference = torch.nan_to_num((value - other.detach()).abs(), nan=math.inf, posinf=math.inf).max()
         largest = float(value.detach().abs().max())
         steps.append(DerivationStep(quantity, formula, reason, float(difference), largest))
     return LseDerivation(queries, keys, tuple(steps), (queries * keys, queries))

@@ -24,7 +24,7 @@ from .tables import Table, Tabular, quantity_text
 PEERS = {
     "staxlab": "staxlab", "torch_compile": "torch.compile", "eager": "eager", "staxlab_whole": "not split",
     "staxlab_graphs": "staxlab, CUDA graphs", "torch_compile_graphs": "torch.compile, CUDA graphs",
-    "max_autotune": "torch.compile, max-autotune",
+    "max_autotune": "torch.compile, max-autotune", "flex": "FlexAttention", "sdpa": "PyTorch's own kernel",
 }  # fmt: skip
 RATIO = "time of the other / time of staxlab (times)"
 RULES = "blocks and warps of the rules"
@@ -192,7 +192,7 @@ def _reader(record: Mapping[str, Any]) -> Callable[[str, Mapping[str, Any]], Sav
         "staxlab-training-1": _training, "staxlab-autotune-benchmark-1": _searches, "staxlab-cuda-graphs-1": _graphs,
         "staxlab-gpu-matmul-1": _products, "staxlab-splitting-benchmark-1": _peers,
         "staxlab-hardware-models-benchmark-1": _hardware_models,
-        "staxlab-product-models-benchmark-1": _product_models,
+        "staxlab-product-models-benchmark-1": _product_models, "staxlab-attention-1": _attention,
     }  # fmt: skip
     kind = record.get("format")
     if kind == "staxlab-gpu-benchmark-1":
@@ -367,6 +367,32 @@ def _products(name: str, record: Mapping[str, Any]) -> SavedRun:
     ]
     notes = ["intervals of ratios: quotients of the ends of both medians' intervals"]
     return _run(name, record, "Products of matrices", panels, notes)
+
+
+# --- Attention --------------------------------------------------------------------------------------------------------
+
+
+def _attention(name: str, record: Mapping[str, Any]) -> SavedRun:
+    """Rates of visible positions (for decoding, of bytes of keys and values), and how much longer the others take."""
+    rates, bandwidths, ratios = [], [], []
+    for case in record["cases"]:
+        title, work = case["case"], case["work"] / 1e12
+        times = {
+            peer: (entry["median_s"], *entry["interval_s"])
+            for peer, entry in case["peers"].items()
+            if entry.get("median_s")
+        }
+        kept = bandwidths if case["direction"] == "decode" else rates
+        for peer, (median, low, high) in times.items():
+            kept.append(Reading(title, PEERS.get(peer, peer), work / median, work / high, work / low))
+        ratios += _ratios(title, times, others=("flex", "sdpa"))
+    panels = [
+        Panel("rate, of visible positions (TFLOP/s)", "{}, TFLOP/s", tuple(rates)),
+        Panel("bandwidth, of visible keys and values (TB/s)", "{}, TB/s", tuple(bandwidths)),
+        Panel(RATIO, RATIO_COLUMN, tuple(ratios), 1.0, "equally fast"),
+    ]
+    notes = ["intervals of ratios: quotients of the ends of both medians' intervals"]
+    return _run(name, record, "Attention beside the others", panels, notes)
 
 
 # --- Models of the hardware beside the device -------------------------------------------------------------------------

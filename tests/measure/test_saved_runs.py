@@ -177,6 +177,22 @@ OTHERS = {
         },
         {("A B", "eager"): "2 [1, 4]", ("A B", "template"): "4"},
     ),
+    "attention": (
+        {
+            "format": "staxlab-attention-1",
+            "measured": True,
+            "cases": [
+                {
+                    "case": "causal, forward",
+                    "direction": "forward",
+                    "work": 8e12,
+                    "peers": peers(staxlab=(2.0, 1.0, 4.0), flex=(4.0, 4.0, 4.0)) | {"sdpa": {"problem": "none"}},
+                },
+                {"case": "decode", "direction": "decode", "work": 6e12, "peers": peers(sdpa=(3.0, 3.0, 3.0))},
+            ],
+        },
+        {("causal, forward", "staxlab"): "4 [2, 8]", ("causal, forward", "FlexAttention"): "2"},
+    ),
     "hardware models": (
         {
             "format": "staxlab-hardware-models-benchmark-1",
@@ -216,6 +232,13 @@ def test_every_kind_of_run_that_a_command_writes_is_drawn(kind, tmp_path):
     assert "drawing failed" not in run._repr_mimebundle_()["text/html"]
 
 
+def test_attention_tells_rates_from_bandwidths_and_compares_times(tmp_path):
+    run = written(tmp_path, **OTHERS["attention"][0])
+    rate, bandwidth, ratio = run.panels
+    assert bandwidth.cell("decode", "PyTorch's own kernel") == "2" and not rate.of("decode", "PyTorch's own kernel")
+    assert ratio.cell("causal, forward", "FlexAttention") == "2 [1, 4]" and ratio.series == ("FlexAttention",)
+
+
 @pytest.mark.parametrize("told", [{"measured": False}, {"device_present": False}])
 def test_a_trial_without_a_device_is_no_measurement(told, tmp_path):
     record, _ = OTHERS["products"]
@@ -246,8 +269,8 @@ def test_a_name_is_no_path(name):
 
 
 def test_the_formats_are_those_that_the_commands_write():
-    from benchmarks import autotune, cuda_graphs, gpu, hardware_models, splitting
+    from benchmarks import attention, autotune, cuda_graphs, gpu, hardware_models, splitting
     from staxlab.measure.saved_runs import _reader
 
-    for command in (autotune, cuda_graphs, gpu, hardware_models, splitting):
+    for command in (attention, autotune, cuda_graphs, gpu, hardware_models, splitting):
         assert _reader({"format": command.FORMAT, "cases": []}) is not None, command.__name__
