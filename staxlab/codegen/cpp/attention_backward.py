@@ -5,12 +5,12 @@ dP = dO V^T and delta the row sums of dO * O, less the gradient of the logarithm
 is P * (dP - delta); ``score_mod`` is differentiated by its adjoint, replayed right behind the modification, so that
 both share what they have in common.
 
-There are two passes over the visited tiles. The first has a task for each tile of queries and walks along the rows of
-the block mask: it accumulates the gradient of the queries, and what captured tensors get. The second has a task for
-each tile of keys and walks down the columns, along the transposed lists: gradients of keys and values. So no two
-threads ever add to the same number, and sums are taken in the same order on any number of threads, at the price of
-making the scores twice: seven products where one pass with atomic additions would take five (Dao, Fu, Ermon, Rudra
-and Ré, 2022, FlashAttention, Algorithm 4, is that pass).
+There is one pass over the visited tiles, with five products (Dao, Fu, Ermon, Rudra and Ré, 2022, FlashAttention,
+Algorithm 4). A task is a piece of the keys of a head; it walks down the columns of the block mask, along the transposed
+lists. The gradients of keys and values are its own. What queries get from it goes to the piece's own copy of their
+gradient, and the copies are summed up in order at the end. So no two threads ever add to the same number, nothing is
+atomic, and sums are taken in the same order on any number of threads. With many heads there is one piece, hence one
+copy; :data:`.attention_parts.SPLIT_TASKS` bounds how many there are otherwise.
 
 What captured tensors get is added up in ``slots``, float64 copies of the gradient. Which tasks share a slot depends on
 shapes alone, the tasks of a slot run one after the other, and slots are summed up in order. There are at most
@@ -39,7 +39,7 @@ from .attention import (
     write_panels,
     write_surroundings,
 )
-from .attention_parts import AttentionPlan, Parts, plan_attention
+from .attention_parts import AttentionPlan, Parts, padded, plan_attention
 from .values import CppOps, CppValue
 
 #: The transposed lists of a block mask: which rows of blocks a column visits.
@@ -61,7 +61,11 @@ class BackwardWorkspace(Workspace):
         self.arrays = (("panels", tiles * problem.head_size), ("value_panels", tiles * problem.value_size))
         if not self.keys_in_place:
             self.arrays += (("key_rows", heads * problem.keys * self.depth),)
-        self.arrays += (("delta", problem.batch * problem.query_heads * problem.queries),)
+        query_heads = problem.batch * problem.query_heads
+        rows = min(problem.blocks.rows, problem.queries) if problem.blocks else problem.queries
+        tiles = -(-problem.queries // rows) * -(-rows // plan.tile_rows)
+        copies = query_heads * plan.pieces * tiles * padded(plan.tile_rows, plan.rows) * self.depth
+        self.arrays += (("delta", query_heads * problem.queries), ("d_query_parts", copies))
         learned = {c.number for c in problem.score.adjoint.contributions} if problem.score is not None else set()
         sizes = {number: reach(problem.captured[number]) for number in sorted(learned)}
         self.slots = max(1, min(SLOTS, SLOT_BYTES // max(8 * sum(sizes.values()), 1))) if sizes else 1
@@ -76,7 +80,7 @@ def reach(captured: object) -> int:
 
 
 def plan_backward(problem: AttentionProblem, configuration: dict[str, int] | None = None) -> AttentionPlan:
-    """As for the forward pass, with keys turned over for all tasks, no joined heads and no pieces."""
+    """As for the forward pass, with keys turned over for all tasks and no joined heads; tasks are pieces of keys."""
     return plan_attention(problem, configuration, forward=False)
 
 
@@ -102,8 +106,7 @@ def backward_source(
         parts.emit(_sizes(parts))
         write_gradient(parts, workspace)
         parts.emit(_STRIP.format(T=parts.element, W=parts.word, **_strip_parts(parts)))
-        parts.emit(_query_pass(parts, workspace))
-        parts.emit(_key_pass(parts, workspace))
+        parts.emit(_one_pass(parts, workspace))
         parts.emit("return done ? 0 : 1;  // 1: no memory")
     parts.emit("}")
     lists = (*ROW_LISTS, *COLUMN_LISTS) if problem.blocks else ()
@@ -119,8 +122,6 @@ def backward_source(
         *((name, problem.dtype, "output") for name in ("d_query", "d_key", "d_value")),
     ]
     named = constants(parts, workspace) | {"slots": workspace.slots, "key_strip": key_strip(plan)}
-    if problem.blocks:
-        named["mask_columns"] = problem.blocks.counts(problem.queries, problem.keys)[1]
     made = finish(parts, "attention_backward", arguments, workspace.arrays, lists, named)
     inputs, results, *others = moved(problem, plan, workspace)
     account = (("inputs", inputs[1] + results[1]), ("results", inputs[1]), *others)
@@ -286,154 +287,122 @@ const auto load_rows = [&](i64 b, i64 h, i64 first, i64 rows, {T}* q_tile, {T}* 
 }};"""
 
 
-def _query_pass(parts: Parts, workspace: BackwardWorkspace) -> str:
-    """The first pass: tiles of queries, along the rows of the block mask."""
-    problem, T, W = parts.problem, parts.element, parts.word
+def _one_pass(parts: Parts, workspace: BackwardWorkspace) -> str:
+    """The tasks: pieces of the keys of a head, tile by tile, against all queries of the group that see them."""
+    problem, plan, T, W = parts.problem, parts.plan, parts.element, parts.word
     blocks = "block_rows" if problem.blocks else "queries"
-    key_row = "key_row" if workspace.keys_in_place else "depth"
     if workspace.keys_in_place:
-        rows = "key_tensor + key_batch * b + key_head * g + key_row * first_key"
+        key_row, key_at = "key_row", "key_tensor + key_batch * b + key_head * g + key_row * first_key"
     else:
-        rows = "key_rows + depth * (keys * (key_heads * b + g) + first_key)"
+        key_row, key_at = "depth", "key_rows + depth * (keys * (key_heads * b + g) + first_key)"
     learning = int(bool(workspace.gradients))
     slot = "\n".join(
-        f"        f64* const gradient{number} = slots{number} + {size} * slot;"
+        f"    f64* const gradient{number} = slots{number} + {size} * slot;"
         for number, size in workspace.gradients.items()
     )
     given = "".join(f", gradient{number}" for number in workspace.gradients)
-    outer = "slots" if learning else "tasks"
-    step = "slots" if learning else "tasks"
-    walk = _indented(_walk_rows(problem), 8)
-    return f"""// First pass: gradients of queries{", and of captured tensors" if learning else ""}.
-{{
-    constexpr i64 tasks = batch * query_heads * row_tiles;
-    constexpr i64 bytes = sizeof({T}) * (room * (2 * depth + width) + 3 * tile_keys * strip) + 64 * 8;
-    done = share({outer}, bytes, [&](i64 slot, char* memory) {{
-        Scratch scratch{{memory}};
-        {T}* const q_tile = scratch.take<{T}>(room * depth);
-        {T}* const o_tile = scratch.take<{T}>(room * width);
-        {T}* const dq = scratch.take<{T}>(room * depth);
-        {T}* const p = scratch.take<{T}>(tile_keys * strip);
-        {T}* const d = scratch.take<{T}>(tile_keys * strip);
-        {W}* const visible = scratch.take<{W}>(tile_keys * strip);
-{slot}
-        for (i64 task = slot; task < tasks; task += {step}) {{
-        const i64 tile = row_tiles - 1 - task % row_tiles, h = task / row_tiles % query_heads;
-        const i64 b = task / row_tiles / query_heads, g = h / group;
-        const i64 row_block = tile / tiles_of_block;
-        const i64 first = {blocks} * row_block + tile_rows * (tile % tiles_of_block);
-        const i64 rows = least(tile_rows, least(queries, {blocks} * (row_block + 1)) - first);
-        if (rows <= 0) continue;
-        load_rows(b, h, first, rows, q_tile, o_tile);
-        clear(dq, room * depth);
-        const auto visit = [&](i64 first_key, i64 count, i64 number, auto partial) {{
-            const i64 at = tile_keys * (panels_of_head * (key_heads * b + g) + number);
-            for (i64 i = 0; i < rows; i += strip) {{
-                const int there = least(strip, rows - i);
-                if (!strip_of(b, h, first, i, there, first_key, count, q_tile, o_tile,
-                              panels + head_size * at, value_panels + value_size * at, p, d, visible, partial,
-                              count_of<{learning}>{given})) continue;
-                product<V, strip, vectors, sums, depth, depth, tile_keys, 1, {key_row}>(
-                    dq + depth * i, d, {rows}, count);
-            }}
-        }};
-{walk}
-        for (i64 r = 0; r < rows; ++r)
-            write_row<V, head_size>(
-                d_query + head_size * (queries * (query_heads * b + h) + first + r), dq + depth * r, scale);
-        }}
-    }});
-    if (!done) return 1;
-}}"""
-
-
-def _walk_rows(problem: AttentionProblem) -> str:
-    if problem.blocks is None:
-        return """for (i64 key_at = 0; key_at < keys; key_at += tile_keys)
-    visit(key_at, least(tile_keys, keys - key_at), key_at / tile_keys, count_of<0>);"""
-    batch = "b" if problem.blocks.batch_varies else "0"
-    head = "h" if problem.blocks.head_varies else "0"
-    return f"""const auto walk = [&](i64 block, auto partial) {{
-    const i64 stop = least(keys, columns * (block + 1));
-    for (i64 t = 0, key_at = columns * block; key_at < stop; ++t, key_at += tile_keys)
-        visit(key_at, least(tile_keys, stop - key_at), block_tiles * block + t, partial);
-}};
-const i64 list = mask_rows * (mask_heads * {batch} + {head}) + row_block;
-for (i64 k = 0; k < kv_num_blocks[list]; ++k)
-    walk(kv_indices[mask_columns * list + k], count_of<{int(problem.mask is not None)}>);
-for (i64 k = 0; k < full_kv_num_blocks[list]; ++k)
-    walk(full_kv_indices[mask_columns * list + k], count_of<0>);"""
-
-
-def _key_pass(parts: Parts, workspace: BackwardWorkspace) -> str:
-    """The second pass: tiles of keys, down the columns of the block mask, for all query heads of a group."""
-    problem, T, W = parts.problem, parts.element, parts.word
-    blocks = "block_rows" if problem.blocks else "queries"
-    nothing = "".join(", nullptr" for _ in workspace.gradients)
     if problem.blocks is None:
         walk = "visit(0, h, count_of<0>);"
+        panels = f"constexpr i64 panels_of_piece = {-(-plan.piece // plan.tile_keys)};"
     else:
         batch = "b" if problem.blocks.batch_varies else "0"
         head = "h" if problem.blocks.head_varies else "0"
+        panels = f"constexpr i64 panels_of_piece = {-(-plan.piece // workspace.columns)} * block_tiles;"
         walk = f"""const i64 list = mask_columns * (mask_heads * {batch} + {head}) + number / block_tiles;
 for (i64 k = 0; k < q_num_blocks[list]; ++k)
     visit(q_indices[mask_rows * list + k], h, count_of<{int(problem.mask is not None)}>);
 for (i64 k = 0; k < full_q_num_blocks[list]; ++k)
     visit(full_q_indices[mask_rows * list + k], h, count_of<0>);"""
-    return f"""// Second pass: gradients of keys and values.
-{{
-    constexpr i64 tiles = (room + tile_keys) * (depth + width) + 2 * tile_keys * room + tile_keys * strip;
-    constexpr i64 bytes = sizeof({T}) * tiles + 64 * 10;
-    done = share(batch * key_heads * panels_of_head, bytes, [&](i64 task, char* memory) {{
-        Scratch scratch{{memory}};
-        {T}* const q_tile = scratch.take<{T}>(room * depth);
-        {T}* const o_tile = scratch.take<{T}>(room * width);
-        {T}* const dk = scratch.take<{T}>(tile_keys * depth);
-        {T}* const dv = scratch.take<{T}>(tile_keys * width);
-        {T}* const p = scratch.take<{T}>(tile_keys * room);
-        {T}* const d = scratch.take<{T}>(tile_keys * room);
-        {W}* const visible = scratch.take<{W}>(tile_keys * strip);
-        const i64 number = task % panels_of_head, b = task / panels_of_head / key_heads, at = tile_keys * task;
-        const i64 g = task / panels_of_head % key_heads;
-        const i64 first_key = columns * (number / block_tiles) + tile_keys * (number % block_tiles);
-        const i64 count = least(tile_keys, least(keys, columns * (number / block_tiles + 1)) - first_key);
-        if (count <= 0) return;
-        clear(dk, tile_keys * depth);
-        clear(dv, tile_keys * width);
-        const auto visit = [&](i64 row_block, i64 h, auto partial) {{
-            const i64 stop = least(queries, {blocks} * (row_block + 1));
-            for (i64 first = {blocks} * row_block; first < stop; first += tile_rows) {{
-                const i64 rows = least(tile_rows, stop - first);
-                load_rows(b, h, first, rows, q_tile, o_tile);
-                bool all_hidden = true;
-                for (i64 i = 0; i < rows; i += strip) {{
-                    const int there = least(strip, rows - i);
-                    const bool some = strip_of(
-                        b, h, first, i, there, first_key, count, q_tile, o_tile, panels + head_size * at,
-                        value_panels + value_size * at, p + tile_keys * i, d + tile_keys * i, visible, partial,
-                        count_of<0>{nothing});
-                    if (some) all_hidden = false;
-                    else clear(p + tile_keys * i, tile_keys * strip), clear(d + tile_keys * i, tile_keys * strip);
+    together = "slots" if learning else "tasks"
+    return f"""// A tile of keys with the strips of queries that see it; what queries get goes to the piece's own copy.
+constexpr i64 pieces = {plan.pieces}, tasks = batch * key_heads * pieces;
+{panels}
+constexpr i64 part_size = row_tiles * room * depth;
+constexpr i64 elements = (room + tile_keys) * (depth + width) + 2 * tile_keys * room + tile_keys * strip;
+done = share({together}, sizeof({T}) * elements + 64 * 10, [&](i64 slot, char* memory) {{
+    Scratch scratch{{memory}};
+    {T}* const q_tile = scratch.take<{T}>(room * depth);
+    {T}* const o_tile = scratch.take<{T}>(room * width);
+    {T}* const dk = scratch.take<{T}>(tile_keys * depth);
+    {T}* const dv = scratch.take<{T}>(tile_keys * width);
+    {T}* const p = scratch.take<{T}>(tile_keys * room);
+    {T}* const d = scratch.take<{T}>(tile_keys * room);
+    {W}* const visible = scratch.take<{W}>(tile_keys * strip);
+{slot}
+    for (i64 task = slot; task < tasks; task += {together}) {{
+        const i64 part = task % pieces, b = task / pieces / key_heads, g = task / pieces % key_heads;
+        for (i64 h = group * g; h < group * (g + 1); ++h)
+            clear(d_query_parts + part_size * (pieces * (query_heads * b + h) + part), part_size);
+        const i64 last = least(panels_of_head, panels_of_piece * (part + 1));
+        for (i64 number = panels_of_piece * part; number < last; ++number) {{
+            const i64 first_key = columns * (number / block_tiles) + tile_keys * (number % block_tiles);
+            const i64 count = least(tile_keys, least(keys, columns * (number / block_tiles + 1)) - first_key);
+            if (count <= 0) continue;
+            const i64 at = tile_keys * (panels_of_head * (key_heads * b + g) + number);
+            const auto* const key_tile = {key_at};
+            clear(dk, tile_keys * depth);
+            clear(dv, tile_keys * width);
+            const auto visit = [&](i64 row_block, i64 h, auto partial) {{
+                {T}* const dq_head = d_query_parts + part_size * (pieces * (query_heads * b + h) + part);
+                for (i64 t = 0; t < tiles_of_block; ++t) {{
+                    const i64 first = {blocks} * row_block + tile_rows * t;
+                    const i64 rows = least(tile_rows, least(queries, {blocks} * (row_block + 1)) - first);
+                    if (rows <= 0) break;
+                    {T}* const dq = dq_head + room * depth * (tiles_of_block * row_block + t);
+                    load_rows(b, h, first, rows, q_tile, o_tile);
+                    bool all_hidden = true;
+                    for (i64 i = 0; i < rows; i += strip) {{
+                        const int there = least(strip, rows - i);
+                        const bool some = strip_of(
+                            b, h, first, i, there, first_key, count, q_tile, o_tile, panels + head_size * at,
+                            value_panels + value_size * at, p + tile_keys * i, d + tile_keys * i, visible, partial,
+                            count_of<{learning}>{given});
+                        if (!some) {{
+                            clear(p + tile_keys * i, tile_keys * strip);
+                            clear(d + tile_keys * i, tile_keys * strip);
+                            continue;
+                        }}
+                        all_hidden = false;
+                        product<V, strip, vectors, sums, depth, depth, tile_keys, 1, {key_row}>(
+                            dq + depth * i, d + tile_keys * i, key_tile, count);
+                    }}
+                    if (all_hidden) continue;
+                    for (i64 j = 0; j < count; j += key_strip) {{
+                        product<V, key_strip, vectors, sums, width, width, 1, tile_keys, width>(
+                            dv + width * j, p + j, o_tile, rows);
+                        product<V, key_strip, vectors, sums, depth, depth, 1, tile_keys, depth>(
+                            dk + depth * j, d + j, q_tile, rows);
+                    }}
                 }}
-                if (all_hidden) continue;
-                for (i64 j = 0; j < count; j += key_strip) {{
-                    product<V, key_strip, vectors, sums, width, width, 1, tile_keys, width>(
-                        dv + width * j, p + j, o_tile, rows);
-                    product<V, key_strip, vectors, sums, depth, depth, 1, tile_keys, depth>(
-                        dk + depth * j, d + j, q_tile, rows);
-                }}
+            }};
+            for (i64 h = group * g; h < group * (g + 1); ++h) {{
+{_indented(walk, 16)}
             }}
-        }};
-        for (i64 h = group * g; h < group * (g + 1); ++h) {{
-{_indented(walk, 12)}
+            for (i64 j = 0; j < count; ++j) {{
+                const i64 row = keys * (key_heads * b + g) + first_key + j;
+                write_row<V, head_size>(d_key + head_size * row, dk + depth * j, 1);
+                write_row<V, value_size>(d_value + value_size * row, dv + width * j, 1);
+            }}
         }}
-        for (i64 j = 0; j < count; ++j) {{
-            const i64 row = keys * (key_heads * b + g) + first_key + j;
-            write_row<V, head_size>(d_key + head_size * row, dk + depth * j, 1);
-            write_row<V, value_size>(d_value + value_size * row, dv + width * j, 1);
+    }}
+}});
+if (!done) return 1;
+// Gradients of queries: the pieces of the keys in order.
+done = share(batch * query_heads * row_tiles, sizeof({T}) * depth, [&](i64 task, char* memory) {{
+    {T}* const total = Scratch{{memory}}.take<{T}>(depth);
+    const i64 tile = task % row_tiles, head = task / row_tiles, row_block = tile / tiles_of_block;
+    const i64 first = {blocks} * row_block + tile_rows * (tile % tiles_of_block);
+    const i64 rows = least(tile_rows, least(queries, {blocks} * (row_block + 1)) - first);
+    for (i64 r = 0; r < rows; ++r) {{
+        clear(total, depth);
+        for (i64 part = 0; part < pieces; ++part) {{
+            const {T}* const one = d_query_parts + part_size * (pieces * head + part) + depth * (room * tile + r);
+            for (i64 k = 0; k < depth; k += lanes)
+                store_vector(total + k, whole<V>(total + k) + whole<V>(one + k));
         }}
-    }});
-}}"""
+        write_row<V, head_size>(d_query + head_size * (queries * head + first + r), total, scale);
+    }}
+}});"""
 
 
 def _indented(text: str, spaces: int) -> str:

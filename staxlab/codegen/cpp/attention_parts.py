@@ -66,7 +66,7 @@ def plan_attention(
     problem: AttentionProblem, configuration: dict[str, int] | None = None, forward: bool = True
 ) -> AttentionPlan:
     """Tiles for a problem on a CPU; ``configuration`` may fix BLOCK_M, BLOCK_N and SPLITS. The backward pass neither
-    joins heads nor divides keys, and always turns keys over for all tasks.
+    joins heads nor has tasks of queries, and always turns keys over for all tasks.
 
     Raises CodegenError for a device that is no CPU, OptionError for sizes that are not positive.
     """
@@ -93,7 +93,9 @@ def plan_attention(
     row_tiles = -(-together // tile_rows)
     tasks = problem.batch * problem.key_heads * (1 if joined else problem.group) * row_tiles
     readers = row_tiles * (1 if joined else problem.group)
-    pieces, piece = _pieces(problem, tasks, tile_keys, given.get("SPLITS")) if forward else (1, problem.keys)
+    if not forward:
+        tasks = problem.batch * problem.key_heads
+    pieces, piece = _pieces(problem, tasks, tile_keys, given.get("SPLITS"), SPLIT_KEYS if forward else TILE_ROWS)
     shared = readers > 1 or not forward
     subject = "forward" if forward else "backward"
     facts = (("tasks", tasks), ("rows", together), ("keys", problem.keys))
@@ -130,10 +132,11 @@ def _may_join(problem: AttentionProblem) -> bool:
     return blocks is None or (not blocks.head_varies and problem.queries <= blocks.rows)
 
 
-def _pieces(problem: AttentionProblem, tasks: int, tile_keys: int, given: int | None) -> tuple[int, int]:
-    """How many pieces the keys are divided into, and the keys in a piece: whole tiles, or whole blocks of the mask."""
+def _pieces(problem: AttentionProblem, tasks: int, tile_keys: int, given: int | None, least: int) -> tuple[int, int]:
+    """How many pieces the keys are divided into, and the keys in a piece (``least`` or more, unless that is ``given``):
+    whole tiles, or whole blocks of the mask."""
     unit = problem.blocks.columns if problem.blocks else tile_keys
-    wanted = given or min(-(-SPLIT_TASKS // max(tasks, 1)), problem.keys // SPLIT_KEYS)
+    wanted = given or min(-(-SPLIT_TASKS // max(tasks, 1)), problem.keys // least)
     if wanted <= 1:
         return 1, max(problem.keys, 1)
     piece = padded(-(-problem.keys // wanted), unit)
