@@ -83,11 +83,14 @@ _LOADED_LATER = {
 
 
 def __getattr__(name: str):
-    # Subpackages load when first touched; `register_lowering` pulls in the lowering rules.
+    # Subpackages load when first touched; `register_lowering` pulls in the lowering rules. A function that is being
+    # recorded may be the first to touch one, and what modules compute while they load is no part of it.
     import importlib
 
+    from .specialize.ambient import unrecorded
+
     if name in ("attention", "measure", "learn", "view"):
-        return importlib.import_module(f".{name}", __name__)
+        return unrecorded(lambda: importlib.import_module(f".{name}", __name__))
     if name in _LOADED_LATER:
-        return getattr(importlib.import_module(_LOADED_LATER[name], __name__), name)
+        return getattr(unrecorded(lambda: importlib.import_module(_LOADED_LATER[name], __name__)), name)
     raise AttributeError(f"module 'staxlab' has no attribute {name!r}")

@@ -30,6 +30,8 @@ def __getattr__(name: str):
     # Generators of kernels import records from here: the operator, and the stages it needs, load when asked for.
     import importlib
 
+    from ..specialize.ambient import unrecorded
+
     if name in _PUBLIC:
-        return getattr(importlib.import_module(_PUBLIC[name], __name__), name)
+        return getattr(unrecorded(lambda: importlib.import_module(_PUBLIC[name], __name__)), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -12,14 +12,13 @@ from __future__ import annotations
 
 import math
 import numbers
-import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 
 from ..errors import OptionError
-from ..specialize.ambient import recording
+from ..specialize.ambient import unrecorded
 from .backends import check_options
 from .block_mask import BlockMask
 from .modification import modification
@@ -197,23 +196,7 @@ def _traced(function: Callable, kind: str, query: torch.Tensor, key: torch.Tenso
     sizes = (query.shape[0], query.shape[1], query.shape[2], key.shape[2])
     dtype = torch.float64 if query.dtype == torch.float64 else torch.float32
     arguments = (function, kind, sizes, dtype, query.device)
-    if recording.tracer is None:
-        return modification(*arguments)
-    found: list[tuple[Any, BaseException | None]] = []
-
-    def run() -> None:
-        try:
-            found.append((modification(*arguments), None))
-        except BaseException as error:
-            found.append((None, error))
-
-    thread = threading.Thread(target=run, name="staxlab-modification")
-    thread.start()
-    thread.join()
-    made, error = found[0]
-    if error is not None:
-        raise error
-    return made
+    return unrecorded(lambda: modification(*arguments))
 
 
 __all__ = ["omni_attention"]

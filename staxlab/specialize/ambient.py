@@ -8,6 +8,7 @@ so they come with the free variables.
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -27,7 +28,7 @@ _forward_ad = vars(torch.autograd.forward_ad)
 
 
 def product_precision() -> str:
-    """"tf32" where float32 products on a GPU may keep 10 bits of their operands' mantissas
+    """ "tf32" where float32 products on a GPU may keep 10 bits of their operands' mantissas
     (``torch.set_float32_matmul_precision``, ``torch.backends.cuda.matmul``), else "ieee"."""
     if _matmul_precision is None:  # PyTorch before 2.9
         return "tf32" if torch._C._get_cublas_allow_tf32() else "ieee"
@@ -85,6 +86,28 @@ class _Recording(threading.local):
 
 #: The tracer recording on this thread (``recording.tracer``), set by the capture stage.
 recording = _Recording()
+
+
+def unrecorded(function: Callable[[], Any]) -> Any:
+    """The result of ``function()``, unseen by a tracer that is recording on this thread: what is computed is no part of
+    the program. Modes belong to threads, so while one is recorded the call is made on another. Exceptions pass."""
+    if recording.tracer is None:
+        return function()
+    found: list[tuple[Any, BaseException | None]] = []
+
+    def run() -> None:
+        try:
+            found.append((function(), None))
+        except BaseException as error:
+            found.append((None, error))
+
+    thread = threading.Thread(target=run, name="staxlab-unrecorded")
+    thread.start()
+    thread.join()
+    result, error = found[0]
+    if error is not None:
+        raise error
+    return result
 
 
 def must_run_eagerly() -> bool:

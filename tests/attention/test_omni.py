@@ -464,6 +464,13 @@ def test_attention_loads_no_compiler_of_pytorch():
     program = (
         "import sys, torch, staxlab\n"
         "assert 'staxlab.attention.omni' not in sys.modules\n"
+        "import staxlab.attention.block_mask\n"
+        "causal = lambda b, h, i, j: i >= j\n"
+        "def first(q):  # loads all of it while it is recorded, which leaves no trace in the graph\n"
+        "    mask = staxlab.create_block_mask(causal, None, None, 4, 4)\n"
+        "    return staxlab.omni_attention(q, q, q, block_mask=mask, kernel_options={'BACKEND': 'reference'})\n"
+        "graph = staxlab.explain(first, torch.randn(1, 1, 4, 4)).graph\n"
+        "assert not [node for node in graph if node.target is torch.tensor], graph\n"
         "q = torch.randn(1, 1, 4, 4, requires_grad=True)\n"
         "options = {'BACKEND': 'reference'}\n"
         "region = staxlab.compile(staxlab.omni_attention)\n"
