@@ -54,6 +54,18 @@ def test_the_accelerator_and_the_merged_loop_read_the_same(name, configuration):
     made.check(build_forward(made.problem, configuration), **CLOSE)
 
 
+def test_a_tensor_that_starts_anywhere_takes_the_other_kernel():
+    """Descriptors hold addresses at multiples of 16 bytes."""
+    made = setup(BY_NAME["causal"], block=32)
+    key = made.inputs[1]
+    shifted = torch.empty(key.numel() + 1)[1:].view(key.shape).copy_(key)
+    made = made._replace(inputs=(made.inputs[0], shifted, made.inputs[2]))
+    run = build_forward(made.problem, replace(MEDIUM, fetch=True))
+    assert "make_tensor_descriptor" in run.source
+    assert "make_tensor_descriptor" not in run.kernels[0].launch["unaligned"].source
+    made.check(run, **CLOSE)
+
+
 @pytest.mark.parametrize("ragged", [False, True])
 def test_whole_tiles_have_no_masks(ragged):
     variant = Variant("whole", score=alibi, sizes=Sizes(1, 1, 1, 32, 33 if ragged else 32, 16, 16))

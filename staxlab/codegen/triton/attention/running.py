@@ -45,7 +45,8 @@ def launcher(kernel: Kernel) -> Callable[..., None]:
 
     def launch(*tensors: torch.Tensor) -> None:
         if not tensors[0].is_cuda:
-            interpret(kernel, tensors)
+            askew = "unaligned" in kernel.launch and any(tensor.data_ptr() % 16 for tensor in tensors)
+            interpret(kernel.launch["unaligned"] if askew else kernel, tensors)
             return
         if not compiled:
             from ..launcher import load
@@ -154,7 +155,7 @@ class AttentionRun:
                 else:  # the state of the shares of a split
                     size = launch.kernel.launch["parts"][argument.name]
                     tensors[argument.name] = torch.empty(size, dtype=argument.dtype, device=device)
-            launch(*(tensors[argument.name] for argument in launch.kernel.arguments))
+            launch(*(tensors[argument.name].detach() for argument in launch.kernel.arguments))
         return tensors["out"], tensors["lse"]
 
     def _empty(self, device: torch.device) -> torch.Tensor:
