@@ -30,6 +30,7 @@ def check(function, learned, sizes, seed=0, score=None):
     want = torch.autograd.grad(result, [leaf, *learned], upstream, allow_unused=True)
     made = modification(function, "score", sizes, F64)
     d_score, sums = made.adjoint.evaluate([c.tensor for c in made.captured], score, upstream, *places)
+    assert d_score.dtype == F64
     torch.testing.assert_close(d_score, torch.zeros_like(leaf) if want[0] is None else want[0], equal_nan=True)
     numbers = {id(c.tensor): number for number, c in enumerate(made.captured) if c.requires_grad}
     for tensor, gradient in zip(learned, want[1:], strict=True):
@@ -67,7 +68,8 @@ KINKS = {
     "piecewise": lambda x: torch.where(x > 1, x * x, torch.where(x > 0, x, -x)), "cube": lambda x: x**3,
     "absolute power": lambda x: torch.abs(x) ** 1.5, "huber": lambda x: F.huber_loss(x, x * 0, reduction="none"),
     "gelu": F.gelu, "silu": F.silu,
-    "mish": F.mish, "log sigmoid": F.logsigmoid, "softsign": F.softsign, "tanh shrink": F.tanhshrink,
+    "mish": F.mish, "log sigmoid": F.logsigmoid, "float32 on the way": lambda x: x.float() * 2,
+    "softsign": F.softsign, "tanh shrink": F.tanhshrink,
     "smooth l1": lambda x: F.smooth_l1_loss(x, torch.zeros_like(x), reduction="none"),
     "nan to num": torch.nan_to_num, "lerp": lambda x: torch.lerp(x, torch.ones_like(x), 0.3),
     "log gamma": lambda x: torch.lgamma(x.abs() + 1.3), "logit": lambda x: torch.logit(torch.sigmoid(x / 8)),
@@ -114,6 +116,11 @@ def test_joined_and_padded_tensors():
         return s * F.pad(table, (1, 1))[h + q] + torch.cat([table, table * 3])[q] * torch.sin(s)
 
     made = check(padded, [table], (1, 2, 4, 5))
+
+    def shared(s, b, h, q, kv):
+        return s * table[q] + torch.cat([table * table, table])[q] * kv  # one load, outside of the block that reads it
+
+    check(shared, [table], (1, 1, 4, 5))
     assert any(s.operation == "masked" for s in made.adjoint.reverse.statements)
 
 
@@ -134,6 +141,7 @@ def test_detached_tensors_get_nothing():
 
     made = check(held, [table], (1, 3, 3, 3))
     assert [c.requires_grad for c in made.captured].count(True) == 1
+    assert [c.tensor.requires_grad for c in made.captured] == [c.requires_grad for c in made.captured]
 
 
 def test_whole_numbers_cut_the_path():

@@ -304,6 +304,7 @@ def test_the_key_changes_with_whatever_the_kernel_depends_on(monkeypatch):
     numbers = [0.5, 0.25, 1, 1.0, True, 0.0, -0.0, math.nan, math.inf]
     assert len({modification(scaled_by(n)).key for n in (0.5, 0.25, 2.0, 0.0, -0.0, math.nan, math.inf)}) == 7
     assert all(hash(modification(scaled_by(n)).key) is not None for n in numbers)
+    assert modification(alibi, sizes=(1, 2, 8, 8)).key != modification(alibi, sizes=(1, 2, 8, 9)).key  # ranges
     before = modification(uses_globals).key
     monkeypatch.setitem(globals(), "SLOPE", 0.75)
     assert modification(uses_globals).key != before
