@@ -22,7 +22,7 @@ from .measures import table_markup
 LEFT, TOP, CELL, GAP = 66, 76, 18, 8
 BOARD, LINE = 66, 18  # room above the table of states, height of its rows
 COLUMNS = ((66, "m"), (136, "l"), (206, "|acc|"), (276, "exp(m_old - m_new)"))
-BAR_LEFT, BAR = 412, 120
+BAR_LEFT, BAR = 432, 120
 MOST_CELLS = 1600
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 
 from .charts import CHARACTER, MUTED, RULE, TEXT, Box, chart, free_spot, text_at
 from .markup import Html, element
-from .plots import BOTTOM, DASHES, STYLES, Curve, Level, Mark, Place, axes_drawn
+from .plots import BOTTOM, DASHES, STYLES, Curve, Level, Mark, Place, axes_drawn, covered
 
 WIDTH, HEIGHT = 620, 340
 LEFT, RIGHT, TOP = 84, 22, 52  # margins; below as in plots
@@ -60,6 +60,7 @@ def log_plot(
     ]
     for number, curve in enumerate(curves):
         drawn += _curve(curve, at, DASHES[number % len(DASHES)])
+        taken += covered([(x, y) for x, y in curve.points if x > 0 < y], at)
     for level in levels:
         drawn += _level(level, at, (low_x, low_y), taken)
     for mark in marks:

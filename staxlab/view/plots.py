@@ -80,7 +80,7 @@ def plot(
     ]
     for number, curve in enumerate(curves):
         drawn.append(_line(curve, at, DASHES[number % len(DASHES)]))
-        taken += _covered(curve, at)
+        taken += covered(curve.points, at, curve.steps)
     for level in levels:
         drawn += _level(level, at, taken)
     for mark in marks:
@@ -91,15 +91,15 @@ def plot(
     return chart(drawn, title, said, WIDTH, HEIGHT)
 
 
-def _covered(curve: Curve, at: Place) -> Iterator[Box]:
-    """Small boxes along a line, where words should not stand."""
-    for (x0, y0), (x1, y1) in zip(curve.points, curve.points[1:], strict=False):
+def covered(points: Iterable[tuple[float, float]], at: Place, steps: bool = False) -> Iterator[Box]:
+    """Small boxes along a line through points, where words should not stand."""
+    drawn = [at(x, y) for x, y in points]
+    for (x0, y0), (x1, y1) in itertools.pairwise(drawn):
         for k in range(9):
-            x, y = at(x0 + (x1 - x0) * k / 8, y0 if curve.steps else y0 + (y1 - y0) * k / 8)
+            x, y = x0 + (x1 - x0) * k / 8, y0 if steps else y0 + (y1 - y0) * k / 8
             yield x - 3, y - 2, x + 3, y + 2
-        if curve.steps and y0 != y1:
-            (x, start), (_, end) = at(x1, y0), at(x1, y1)
-            yield x - 3, min(start, end), x + 3, max(start, end)
+        if steps and y0 != y1:
+            yield x1 - 3, min(y0, y1), x1 + 3, max(y0, y1)
 
 
 def axes_drawn(
