@@ -21,7 +21,7 @@ from ..errors import OptionError
 from ..specialize.ambient import unrecorded
 from .backends import check_options
 from .block_mask import BlockMask
-from .modification import modification
+from .modification import Captured, modification
 from .operator import Specification, attention, register
 from .problem import DTYPES, BlockGeometry
 
@@ -77,8 +77,7 @@ def omni_attention(
         modifications.append(None if function is None else _traced(function, kind, query, key))
     score, mask = modifications
     found = Specification(score, mask, _checked_scale(scale), geometry, options)
-    captured = [captured.tensor for captured in found.captured]
-    _check_captured(captured, found, query)
+    captured = [_on_device(part, query.device) for part in found.captured]
     output, lse = attention(query, key, value, blocks, captured, register(found))
     return (output, lse) if return_lse else output
 
@@ -178,13 +177,15 @@ def _visited(block_mask: Any, query: torch.Tensor, key: torch.Tensor) -> tuple[B
     return geometry, list(block_mask.lists().values()), block_mask.mask_mod
 
 
-def _check_captured(captured: list[torch.Tensor], found: Specification, query: torch.Tensor) -> None:
-    for tensor, named in zip(captured, found.captured, strict=True):
-        if tensor.device != query.device and tensor.dim():
-            raise OptionError(
-                f"{named.path}, which a modification captured, is on {tensor.device}, and query on {query.device}",
-                remedy="move it once, outside the function",
-            )
+def _on_device(part: Captured, device: torch.device) -> torch.Tensor:
+    """A captured tensor, which has to be where kernels can read it."""
+    tensor = part.tensor
+    if tensor.device != device:
+        raise OptionError(
+            f"{part.path}, which a modification captured, is on {tensor.device}, and query on {device}",
+            remedy="move it once, outside the function",
+        )
+    return tensor
 
 
 # -- modifications ----------------------------------------------------------------------------------------------------
