@@ -16,7 +16,7 @@ results are compared with the definition on some rows: what is wrong is reported
 of *visible* positions (for decoding, bytes of visible keys and values), so that every peer is given the same work.
 
 A sweep notes in its file what it is about to run. Should a configuration end the process or hang, the next call knows
-which and leaves it out; configurations with warps of their own for loads come last and one by one for that reason.
+which and leaves it out; configurations with warps of their own for loads run one by one for that reason.
 """
 
 from __future__ import annotations
@@ -311,14 +311,14 @@ def _in_turns(place: Any, runs: dict[Any, Run], readings: int) -> dict[Any, list
 
 
 def candidates_of(made: Prepared) -> list[Any]:
-    """Configurations of a case, the rule's first, those that may disturb the process last."""
+    """Configurations of a case, the rule's first, then the most promising ones."""
     from staxlab.codegen.triton.attention import backward_configurations, configurations
 
     if made.case.direction == "backward":
         return list(backward_configurations.candidates(made.problem))
     if made.case.direction == "decode":
         return list(configurations.decoding_candidates(made.problem))
-    return sorted(configurations.candidates(made.problem), key=lambda c: c.specialize)
+    return list(configurations.candidates(made.problem))
 
 
 def _plain(configuration: Any) -> dict[str, Any]:

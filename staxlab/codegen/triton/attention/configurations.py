@@ -60,8 +60,8 @@ FLOAT_TILES = {64: (64, 32, 8, 2), 128: (32, 32, 16, 2), 256: (32, 32, 16, 2)}
 THREADED_TILES = {64: (128, 64, 4, 3), 128: (128, 64, 8, 3), 256: (128, 32, 8, 2)}
 
 #: With the accelerator: where a search begins.
-PROMISING = ((128, 64, 4, 2), (128, 128, 8, 2), (128, 64, 8, 3), (128, 64, 8, 2), (128, 64, 4, 3), (128, 32, 4, 3),
-             (128, 128, 8, 3))  # fmt: skip
+PROMISING = ((128, 64, 4, 2), (128, 128, 8, 2), (128, 64, 8, 3), (128, 128, 4, 2), (128, 64, 4, 3), (128, 64, 8, 2),
+             (128, 32, 4, 3), (128, 128, 8, 3))  # fmt: skip
 
 DECODE_TILES = {64: (128, 4, 3), 128: (64, 4, 3), 256: (32, 4, 3)}  # BLOCK_N, warps, stages
 MOST_PACKED_ROWS = 64  # queries of a group of heads that the decoding template takes
@@ -200,6 +200,8 @@ def candidates(problem: AttentionProblem) -> tuple[AttentionConfiguration, ...]:
     if half:
         sizes = ((128, 128), (128, 64), (64, 128), (64, 64), (128, 32), (256, 64))
     found = [rule, *(fitted(problem, AttentionConfiguration(*tile, fetch=True)) for tile in first)]
+    own_warps = [replace(c, specialize=True) for c in found if c.num_warps == 4]
+    found += [c for c in own_warps if not why_not_specialized(problem, c)]
     for (m, n), warps, stages, fetch in itertools.product(sizes, (4, 8), (2, 3, 4), ways):
         found.append(fitted(problem, AttentionConfiguration(m, n, warps, stages, fetch)))
     found += [replace(c, specialize=True) for c in found if not why_not_specialized(problem, c)]

@@ -4,8 +4,9 @@ One program instance makes the results of BLOCK_M queries of one head: it keeps 
 tiles of keys and values that the block mask leaves, and carries (m, l, acc) along. Neither the scores nor their
 exponentials are ever in memory, and for the backward pass only the logarithm of the sum is kept.
 
-Where rows of blocks differ in length, as under a causal mask, those of a head start longest first. What is started
-last is then short, and no multiprocessor works alone at the end.
+Where rows of blocks differ in length, as under a causal mask, those of a head start longest first (Graham, 1969,
+"Bounds on multiprocessing timing anomalies"). What is started last is then short, and no multiprocessor works alone at
+the end.
 """
 
 from __future__ import annotations
