@@ -34,7 +34,7 @@ import torch
 from ...attention.problem import AttentionProblem
 from ...provenance import Line
 from ..kernel import Kernel, KernelArgument
-from .attention_parts import AttentionPlan, Parts, comment_text, padded, plan_attention
+from .attention_parts import AttentionPlan, Parts, Workspace, comment_text, plan_attention
 from .types import ELEMENT, STORED, literal
 from .unit import compiler_flags
 
@@ -103,7 +103,7 @@ def forward_source(problem: AttentionProblem, configuration: dict[str, int] | No
     with parts.writer.indent():
         write_surroundings(parts)
         write_panels(parts, workspace)
-        parts.emit(_STATE.replace("{exponential}", parts.exponential()))
+        parts.emit(f"const auto exponential = {parts.exponential()};")
         parts.write_score()
         parts.write_mask()
         parts.emit(_task(parts, workspace))
@@ -124,33 +124,6 @@ def forward_source(problem: AttentionProblem, configuration: dict[str, int] | No
     account = moved(problem, plan, workspace)
     counted = replace(made.kernel, bytes_read=account[0][1], bytes_written=account[1][1])
     return replace(made, kernel=counted, moved=account)
-
-
-class Workspace:
-    """Scratch arrays of a kernel: keys turned over, values converted, states of pieces."""
-
-    def __init__(self, problem: AttentionProblem, plan: AttentionPlan):
-        self.depth = padded(problem.head_size, plan.lanes)
-        self.width = padded(problem.value_size, plan.lanes)
-        self.columns = min(problem.blocks.columns, problem.keys) if problem.blocks else problem.keys
-        self.block_tiles = -(-self.columns // plan.tile_keys)
-        self.panels = -(-problem.keys // self.columns) * self.block_tiles
-        self.values_in_place = in_place(problem, problem.value_strides, problem.value_size, plan)
-        heads = problem.batch * problem.key_heads
-        arrays = []
-        if plan.shared_panels:
-            arrays.append(("panels", heads * self.panels * plan.tile_keys * problem.head_size))
-            if not self.values_in_place:
-                arrays.append(("values", heads * problem.keys * self.width))
-        if plan.pieces > 1:
-            rows = problem.batch * problem.query_heads * problem.queries
-            arrays.append(("states", plan.pieces * rows * (self.width + 2)))
-        self.arrays = tuple(arrays)
-
-
-def in_place(problem: AttentionProblem, strides: tuple[int, ...], size: int, plan: AttentionPlan) -> bool:
-    """Whether rows of a tensor can be read as vectors where they are: no conversion, no gap, nothing left over."""
-    return problem.dtype == problem.accumulator and strides[3] == 1 and size % plan.lanes == 0 and size > 0
 
 
 def constants(parts: Parts, workspace: Workspace) -> dict[str, int]:
@@ -220,9 +193,6 @@ bool done = share(batch * key_heads * panels_of_head, 0, [&](i64 task, char*) {
         key_tensor + key_batch * b + key_head * g + key_row * first, count, 1);""")
     parts.emit("});")
     parts.emit("if (!done) return 1;")
-
-
-_STATE = """const auto exponential = {exponential};"""
 
 
 def _task(parts: Parts, workspace: Workspace) -> str:
@@ -330,7 +300,13 @@ def _visit(parts: Parts, workspace: Workspace, partial: bool) -> list[str]:
             "    value_tile, value_tensor + value_batch * b + value_head * g + value_row * first_key, count, 1);",
             f"const {T}* const v_tile = value_tile;",
         ]
-    lines.append("for (i64 i = 0; i < rows; i += strip) {")
+    tail = workspace.tail(plan)
+    wide = "wide" if tail else "tile_keys"
+    if tail:
+        lines += [
+            "const auto strips = [&](auto columns_of_strip) {",
+            "    constexpr i64 wide = columns_of_strip.value;",
+        ]
     inner = ["const int there = least(strip, rows - i);"] if partial or problem.score else []
     if partial:
         inner += [
@@ -339,32 +315,36 @@ def _visit(parts: Parts, workspace: Workspace, partial: bool) -> list[str]:
             "    W some{}, every = ~W{};",
             "    for (int r = 0; r < there; ++r)",
             "        visible_row(b, head_of(hg, first + i + r), query_of(first + i + r), first_key, count,",
-            "                    visible + tile_keys * r, some, every);",
+            f"                    visible + {wide} * r, some, every);",
             "    if (!any(some)) continue;",
             "    all = !any(mask_not(every));",
             "}",
         ]
     inner += [
-        "product<V, strip, vectors, none, tile_keys, tile_keys, depth, 1, tile_keys>(",
+        f"product<V, strip, vectors, none, {wide}, {wide}, depth, 1, tile_keys>(",
         "    scores, q_tile + depth * i, panel, head_size);",
     ]
     if problem.score is not None:
         inner += [
             "for (int r = 0; r < there; ++r)",
             "    score_row(b, head_of(hg, first + i + r), query_of(first + i + r), first_key, count,",
-            "              scores + tile_keys * r);",
+            f"              scores + {wide} * r);",
         ]
     if partial:
-        inner.append("if (partial.value && !all) hide<V, strip, tile_keys>(scores, visible, minus_infinity);")
+        inner.append(f"if (partial.value && !all) hide<V, strip, {wide}>(scores, visible, minus_infinity);")
     if workspace.columns % plan.tile_keys or problem.keys % workspace.columns:
-        inner.append("if (count < tile_keys) hide_beyond<V, strip, tile_keys>(scores, count, minus_infinity);")
+        inner.append(f"if (count < {wide}) hide_beyond<V, strip, {wide}>(scores, count, minus_infinity);")
     inner += [
-        "soften<V, strip, tile_keys>(scores, m + i, l + lanes * i, factor, exponential);",
-        f"product<V, strip, vectors, scaled_sums, width, width, tile_keys, 1, {row}>(",
+        f"soften<V, strip, {wide}>(scores, m + i, l + lanes * i, factor, exponential);",
+        f"product<V, strip, vectors, scaled_sums, width, width, {wide}, 1, {row}>(",
         "    acc + width * i, scores, v_tile, count, factor);",
     ]
-    lines += ["    " + line for line in inner]
-    lines.append("}")
+    loop = ["for (i64 i = 0; i < rows; i += strip) {", *("    " + line for line in inner), "}"]
+    lines += ["    " + line for line in loop] if tail else loop
+    if tail:
+        lines.append("};")
+        lines.append(f"if (count <= {tail}) strips(count_of<{tail}>);  // the last tile of a row or block is narrow")
+        lines.append("else strips(count_of<tile_keys>);")
     return lines
 
 

@@ -31,15 +31,13 @@ from .attention import (
     HEAD,
     ROW_LISTS,
     AttentionKernel,
-    Workspace,
     constants,
     finish,
-    in_place,
     moved,
     write_panels,
     write_surroundings,
 )
-from .attention_parts import AttentionPlan, Parts, padded, plan_attention
+from .attention_parts import AttentionPlan, Parts, Workspace, in_place, padded, plan_attention
 from .values import CppOps, CppValue
 
 #: The transposed lists of a block mask: which rows of blocks a column visits.
@@ -102,6 +100,7 @@ def backward_source(
         write_surroundings(parts)
         write_panels(parts, workspace)
         parts.emit(_delta(lse_gradient))
+        parts.emit(f"const auto exponential = {parts.exponential()};")
         parts.write_mask()
         parts.emit(_sizes(parts))
         write_gradient(parts, workspace)
@@ -177,7 +176,9 @@ def write_gradient(parts: Parts, workspace: BackwardWorkspace) -> None:
 
     def upstream(modified: CppValue) -> CppValue:
         made["modified"] = modified
-        made["p"] = handler.apply("exp", handler.apply("sub", modified, reference))
+        shifted = handler.as_vector(handler.apply("sub", modified, reference))
+        scope.writers[1].emit(f"const V probability = exponential({shifted});")
+        made["p"] = CppValue("probability", wide, vector, symbols)
         return handler.apply("mul", made["p"], handler.apply("sub", product, delta))
 
     contributions = []

@@ -33,7 +33,7 @@ REGISTER_BLOCK = {"avx512": (6, 4), "neon": (6, 4), "avx2": (6, 2), "scalar": (4
 #: Keys in a tile, in vectors: a panel of keys and a tile of values of 64 components then are 16 KiB each.
 TILE_VECTORS = {"avx512": 4, "neon": 8, "avx2": 4, "scalar": 16}
 
-TILE_ROWS = 128  # queries of a task, at most about so many
+TILE_ROWS = 128  # queries of a task, about so many at most; twice as many where there are enough tasks
 SPLIT_TASKS = 32  # with fewer tasks the keys are divided, too: a constant, so that results do not depend on threads
 SPLIT_KEYS = 512  # a piece of the keys has at least so many
 
@@ -86,7 +86,8 @@ def plan_attention(
     joined = forward and _may_join(problem)
     together = problem.queries * (problem.group if joined else 1)
     rows_of_block = min(blocks.rows, problem.queries) if blocks and not joined else together
-    wanted = given.get("BLOCK_M") or TILE_ROWS
+    large = problem.batch * problem.query_heads * -(-rows_of_block // (2 * TILE_ROWS)) >= SPLIT_TASKS
+    wanted = given.get("BLOCK_M") or (2 * TILE_ROWS if large and forward else TILE_ROWS)
     tiles = max(1, round(rows_of_block / wanted))
     tile_rows = max(1, -(-rows_of_block // tiles))
     rows = min(rows, tile_rows)
@@ -141,6 +142,41 @@ def _pieces(problem: AttentionProblem, tasks: int, tile_keys: int, given: int | 
         return 1, max(problem.keys, 1)
     piece = padded(-(-problem.keys // wanted), unit)
     return -(-problem.keys // piece), piece
+
+
+class Workspace:
+    """Scratch arrays of a kernel: keys turned over, values converted, states of pieces."""
+
+    def __init__(self, problem: AttentionProblem, plan: AttentionPlan):
+        self.keys = problem.keys
+        self.depth = padded(problem.head_size, plan.lanes)
+        self.width = padded(problem.value_size, plan.lanes)
+        self.columns = min(problem.blocks.columns, problem.keys) if problem.blocks else problem.keys
+        self.block_tiles = -(-self.columns // plan.tile_keys)
+        self.panels = -(-problem.keys // self.columns) * self.block_tiles
+        self.values_in_place = in_place(problem, problem.value_strides, problem.value_size, plan)
+        heads = problem.batch * problem.key_heads
+        arrays = []
+        if plan.shared_panels:
+            arrays.append(("panels", heads * self.panels * plan.tile_keys * problem.head_size))
+            if not self.values_in_place:
+                arrays.append(("values", heads * problem.keys * self.width))
+        if plan.pieces > 1:
+            rows = problem.batch * problem.query_heads * problem.queries
+            arrays.append(("states", plan.pieces * rows * (self.width + 2)))
+        self.arrays = tuple(arrays)
+
+    def tail(self, plan: AttentionPlan) -> int:
+        """The columns of narrow tiles at the end of a block, or of all keys, in whole vectors; 0 if there are none that
+        are worth code of their own."""
+        left = max(self.columns % plan.tile_keys, self.keys % self.columns % plan.tile_keys)
+        tail = padded(left, plan.lanes)
+        return tail if 0 < tail <= plan.tile_keys // 2 else 0
+
+
+def in_place(problem: AttentionProblem, strides: tuple[int, ...], size: int, plan: AttentionPlan) -> bool:
+    """Whether rows of a tensor can be read as vectors where they are: no conversion, no gap, nothing left over."""
+    return problem.dtype == problem.accumulator and strides[3] == 1 and size % plan.lanes == 0 and size > 0
 
 
 @dataclass
@@ -213,7 +249,11 @@ class Parts:
         line = scope.writers[-1].lines()[-1].text
         call = line.split(" = ", 1)[1].split(";")[0]
         assert line.startswith(f"const {self.vector} {result.text}")
-        return f"[]({self.vector} x) __attribute__((always_inline)) {{ return {call}; }}"
+        always = "__attribute__((always_inline))"
+        plain = f"[]({self.vector} x) {always} {{ return {call}; }}"
+        return f"""[](V x) {always} {{
+    return without_subnormals(x, {plain});
+}}"""
 
     def write_score(self) -> None:
         """``score_row``: score_mod for ``count`` keys of one row, in place."""
