@@ -257,6 +257,12 @@ class AttentionTraffic(Tabular):
         bare = replace(self, queries=length, keys=length, masked=False, visible=Fraction(1), splits=1)
         return replace(bare, walks=_dense_walks(bare))
 
+    def with_keys(self, keys: int) -> AttentionTraffic:
+        """The same queries before ``keys`` keys, every block visited, in the same tiles and splits."""
+        _positive(keys=keys)
+        bare = replace(self, keys=keys, masked=False, visible=Fraction(1))
+        return replace(bare, walks=_dense_walks(bare))
+
     def with_tile(self, tile: Tile) -> AttentionTraffic:
         """The same lengths, every block visited, in other tiles."""
         tile_elements(tile, self.head_size, self.value_size)

@@ -27,26 +27,30 @@ def panes(record: Any) -> list[Pane]:
 
 
 def length_chart(record: Any) -> Html:
-    """Bytes against as many queries as keys; a mask and other lengths are a mark."""
-    lengths = sorted({*LENGTHS, record.queries}) if record.queries == record.keys else list(LENGTHS)
-    curve = [record.with_length(n) for n in lengths]
+    """Bytes against as many queries as keys, or, where these are not equally many, against the keys; what a mask leaves
+    is a mark."""
+    square = record.queries == record.keys
+    make = record.with_length if square else record.with_keys
+    curve = [make(n) for n in sorted({*LENGTHS, record.keys})]
     lines = [
-        Curve(name, tuple((float(t.queries), value(t) / MEGA) for t in curve))
+        Curve(name, tuple((float(t.keys), value(t) / MEGA) for t in curve))
         for name, value in (
             ("operator by operator", lambda t: t.operator_bytes),
             (f"tiles of {record.tile[0]} x {record.tile[1]}", lambda t: t.nbytes),
             ("every element once", lambda t: t.compulsory_bytes),
         )
     ]
-    marks = [Mark("with its mask" if record.masked else "this one", float(record.queries), record.nbytes / MEGA)]
-    title = f"Traffic of attention against its length, {record.batch * record.query_heads} heads of {record.head_size}"
-    longest = curve[-1]
+    marks = [Mark("with its mask" if record.masked else "this one", float(record.keys), record.nbytes / MEGA)]
+    against = "its length" if square else f"the keys of {record.queries:,} quer{'y' if record.queries == 1 else 'ies'}"
+    title = f"Traffic of attention against {against}, {record.batch * record.query_heads} heads of {record.head_size}"
+    last = curve[-1]
+    grows = "The first two grow with the square of N, the last in proportion to N." if square else ""
     said = (
-        f"{record.summary()}. All blocks visited, at N = {longest.queries:,}: {bytes_text(longest.operator_bytes)} "
-        f"operator by operator, {bytes_text(longest.nbytes)} in tiles, {bytes_text(longest.compulsory_bytes)} at "
-        "least. The first two grow with the square of N, the last in proportion to N."
+        f"{record.summary()}. All blocks visited, at {last.keys:,} keys: {bytes_text(last.operator_bytes)} operator by "
+        f"operator, {bytes_text(last.nbytes)} in tiles, {bytes_text(last.compulsory_bytes)} at least. {grows}"
     )
-    return log_plot(title, said, ("length N (queries and keys)", "traffic (MB)"), lines, marks, base=2)
+    axis = "length N (queries and keys)" if square else "keys (count)"
+    return log_plot(title, said, (axis, "traffic (MB)"), lines, marks, base=2)
 
 
 def capacity_chart(record: Any) -> Html | None:

@@ -125,6 +125,16 @@ def test_splits_add_states_and_nothing_to_keys():
     assert added["Q"] == 5 * next(f.nbytes for f in whole.flows if f.name == "Q")
 
 
+def test_other_lengths_keep_what_is_not_changed():
+    split = attention_traffic(1, 1000, 8, tile=(16, 16), query_heads=4, key_heads=1, packed=True, splits=5)
+    longer = split.with_keys(2000)
+    assert (longer.queries, longer.keys, longer.splits) == (1, 2000, 5)
+    same = attention_traffic(1, 2000, 8, tile=(16, 16), query_heads=4, key_heads=1, packed=True, splits=5)
+    assert longer == same
+    assert attention_traffic(32, 32, 8).with_length(64) == attention_traffic(64, 64, 8)
+    assert attention_traffic(32, 32, 8).with_tile((4, 8)) == attention_traffic(32, 32, 8, tile=(4, 8))
+
+
 def test_the_largest_tile_fills_the_chip():
     for capacity, d, columns in ((100 * 1024, 128, 64), (5000, 16, 32), (200, 4, 1)):
         rows = largest_rows(capacity, d, columns).choice

@@ -90,6 +90,8 @@ def test_traffic_is_drawn_against_length_and_storage():
     assert curves == {"operator by operator", "tiles of 128 x 64", "every element once"}
     assert "length N (queries and keys)" in drawn.text and "traffic (MB)" in drawn.text
     assert [e.attributes["data-mark"] for e in drawn.find("path") if "data-mark" in e.attributes] == ["with its mask"]
+    drawn = read(length_chart(RECORDS["decoding"]))
+    assert "keys (count)" in drawn.text and "the keys of 1 query" in drawn.text
     drawn = read(capacity_chart(RECORDS["traffic"]))
     curves = {e.attributes["data-curve"] for e in drawn.find("path") if "data-curve" in e.attributes}
     assert curves == {"largest tiles", "order N^2 d^2 / S", "operators"}
