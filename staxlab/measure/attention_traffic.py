@@ -297,7 +297,8 @@ class AttentionTraffic(Tabular):
         if self.key_heads != self.query_heads:
             heads = f"{self.query_heads} query heads over {self.key_heads} key heads"
         visited = f", {float(self.visible):.1%} of the blocks visited" if self.masked else ""
-        return f"{self.batch} x {heads}, {self.queries:,} queries x {self.keys:,} keys of {self.head_size}{visited}"
+        queries = "1 query" if self.queries == 1 else f"{self.queries:,} queries"
+        return f"{self.batch} x {heads}, {queries} x {self.keys:,} keys of {self.head_size}{visited}"
 
     def table(self) -> Table:
         def row(way: str, flow: Flow) -> tuple[str, ...]:
