@@ -57,14 +57,16 @@ class Captured:
 
     @property
     def tensor(self) -> torch.Tensor:
-        """The tensor, detached where the function detaches it. CaptureError if it no longer exists."""
+        """The tensor, detached where the function detaches it, and contiguous where the body reads it as such and it is
+        not. CaptureError if it no longer exists."""
         found = self._reference()
         if found is None:
             raise CaptureError(
                 f"the tensor {self.path!r} that a modification reads no longer exists",
                 remedy="keep the function (and so what it captured) alive for as long as its modification is used",
             )
-        return found.detach() if self._detached else found
+        found = found.detach() if self._detached else found
+        return found if found.stride() == self.strides else found.contiguous()
 
     @property
     def key(self) -> tuple:
@@ -258,6 +260,7 @@ def modification(
     sizes: Sequence[int] | None = None,
     dtype: torch.dtype = torch.float32,
     device: str | torch.device = "cpu",
+    spread_out: bool = False,
 ) -> Modification:
     """The :class:`Modification` of a ``score_mod(score, b, h, q_idx, kv_idx)`` or ``mask_mod(b, h, q_idx, kv_idx)``.
 
@@ -265,7 +268,8 @@ def modification(
     tensors are proved to be in range; None: unknown, and nothing is proved but by the function's own clamps. ``dtype``
     is the score's (float32 or float64), ``device`` that of the captured tensors. A function is traced once for each
     specialization key (Section 2): its code, what it and what it calls captures and reads, the metadata of tensors
-    among that, and the arguments here.
+    among that, and the arguments here. ``spread_out``: tensors whose elements share memory are read as if they were
+    contiguous, as those that require grad are anyway (:func:`.tracing.trace_modification`).
 
     Raises CaptureError for what is no function of one score (see :func:`.tracing.trace_modification`), OptionError for
     an unknown kind or dtype. 10 ms to trace, 0.3 ms afterwards.
@@ -282,11 +286,11 @@ def modification(
     place = torch.device(device)
     if callable(function):
         environment = _environment(function)
-        of = (_code_of(function), kind, None if sizes is None else tuple(sizes), dtype, place)
+        of = (_code_of(function), kind, None if sizes is None else tuple(sizes), dtype, place, spread_out)
         key = (compute_key((), {}, environment), *of)
         traced = _TRACED.get(key)
     if key is None or traced is None:
-        traced = trace_modification(function, kind, sizes, dtype, place)
+        traced = trace_modification(function, kind, sizes, dtype, place, spread_out)
         with _LOCK:
             while len(_TRACED) >= _LARGEST:
                 _TRACED.pop(next(iter(_TRACED)))

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from ..errors import OptionError
+from ..loops.layout import is_injective
 from ..specialize.ambient import unrecorded
 from .backends import check_options
 from .block_mask import BlockMask
@@ -197,7 +198,16 @@ def _traced(function: Callable, kind: str, query: torch.Tensor, key: torch.Tenso
     sizes = (query.shape[0], query.shape[1], query.shape[2], key.shape[2])
     dtype = torch.float64 if query.dtype == torch.float64 else torch.float32
     arguments = (function, kind, sizes, dtype, query.device)
-    return unrecorded(lambda: modification(*arguments))
+    found = unrecorded(lambda: modification(*arguments))
+    # Whether what a region has computed requires grad, only who records the region knows: asked here, on its thread.
+    if any(part.dtype.is_floating_point and _overlaps(part) and part.tensor.requires_grad for part in found.captured):
+        return unrecorded(lambda: modification(*arguments, spread_out=True))
+    return found
+
+
+def _overlaps(part: Captured) -> bool:
+    """Whether several elements of a captured tensor are one place in memory."""
+    return not is_injective(part.shape, part.strides)
 
 
 __all__ = ["omni_attention"]

@@ -17,6 +17,7 @@ import staxlab
 from staxlab import create_block_mask, omni_attention
 from staxlab.attention import backends, operator
 from staxlab.attention.masks import causal
+from staxlab.attention.reference import reference_attention
 from staxlab.autodiff.budget import floating_point_operations
 from staxlab.measure.operator_cost import operations
 from staxlab.operators.structure import flatten
@@ -258,6 +259,26 @@ def test_training_a_layer_whose_modification_reads_what_the_region_computes():
     assert len(results["eager"]) == 6 and all(g.any() for g in results["eager"])
     for ours, theirs in zip(results["compiled"], results["eager"], strict=True):
         assert torch.allclose(ours, theirs, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_elements_that_share_memory_get_gradients_of_their_own(compiled):
+    """An expanded table: the derivative of what it was expanded from is the sum over the heads, counted once."""
+    query, key, value = inputs(1, 3, 6, 4, requires_grad=False)
+    row = torch.randn(1, 6, dtype=torch.float64, requires_grad=True)
+    leaf = torch.randn(1, 6, dtype=torch.float64).expand(3, 6).detach().requires_grad_()
+
+    def total(attention, row, leaf):
+        expanded = (row * 2).expand(3, 6)
+        found = attention(query, key, value, lambda s, b, h, q, k: s * expanded[h, k] + leaf[h, k])
+        return (found[0] if isinstance(found, tuple) else found).sin().sum()
+
+    def region(row, leaf):
+        return total(by_matrices, row, leaf)
+
+    found = torch.autograd.grad((staxlab.compile(region) if compiled else region)(row, leaf), (row, leaf))
+    wanted = torch.autograd.grad(total(reference_attention, row, leaf), (row, leaf))
+    assert all(torch.allclose(a, b, rtol=0, atol=1e-12) for a, b in zip(found, wanted, strict=True))
 
 
 def calls(graph) -> list:
