@@ -78,6 +78,7 @@ format: $(STAMP)
 docs: $(STAMP)
 	@$(BIN)/python docs/build_index.py
 	@$(BIN)/python docs/build_coverage.py
+	@$(BIN)/python docs/build_attention_patterns.py
 
 browser:
 	@.ci/browser

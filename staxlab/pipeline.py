@@ -52,7 +52,9 @@ def _transforms(compilation: Compilation) -> Any:
     from .transform import transform
 
     options = compilation.options
-    if compilation.derivative or options.double_backward:  # attention without its matrix has one derivative, in reverse
+    by_autograd = options.backend == "eager" and compilation.trains  # it may be differentiated any number of times
+    if compilation.derivative or options.double_backward or by_autograd:
+        # Attention without its matrix of scores has one derivative, in reverse mode.
         options = replace(options, attention="off")
     return transform(compilation.capture, options, general=_attention_operator)
 

@@ -109,9 +109,9 @@ class Builder:
             final.append(last)
         placed = [pieces.index(atom) for atom in wanted]
         if all(complete) and placed == sorted(placed):
-            return self._shaped(node, final)
+            return self.shaped(node, final)
         size = {atom: atom.extent for atom in order} | {FEATURE: last}
-        value = self._permuted(self._shaped(node, [size[atom] for atom in pieces]), placed)
+        value = self._permuted(self.shaped(node, [size[atom] for atom in pieces]), placed)
         if not all(complete):  # in part along a merged axis: spread out before it is merged
             spread = [
                 [1 if atom not in pieces else atom.extent for atom in group]
@@ -121,11 +121,11 @@ class Builder:
             ]
             ones = [1 if atom not in pieces else atom.extent for group in kept for atom in group]
             tail = [last] if features else []
-            value = self._shaped(value, ones + tail)
+            value = self.shaped(value, ones + tail)
             target = [extent for part in spread for extent in part] + tail
             if list(value.val.shape) != target:
                 value = self.call("expand", value, tuple(target))
-        return self._shaped(value, final)
+        return self.shaped(value, final)
 
     def restored(self, value: Node, axes: Sequence[tuple[Atom, ...]], shape: Sequence[int]) -> Node:
         """A result [batch, head, query, feature] with the axes that ``axes`` names, in ``shape``."""
@@ -133,11 +133,18 @@ class Builder:
         have = [*(atom for group in self.coordinates.groups[:3] for atom in group), FEATURE]
         want = [atom for part in axes for atom in part]
         size = {atom: atom.extent for atom in have} | {FEATURE: last}
-        value = self._shaped(value, [size[atom] for atom in have])
+        value = self.shaped(value, [size[atom] for atom in have])
         value = self._permuted(value, [have.index(atom) for atom in want])
-        return self._shaped(value, list(shape))
+        return self.shaped(value, list(shape))
 
-    def _shaped(self, value: Node, shape: Sequence[int]) -> Node:
+    def shaped(self, value: Node, shape: Sequence[int]) -> Node:
+        """``value`` in ``shape``; what it was made from by reshaping, where that has the shape already."""
+        while list(value.val.shape) != list(shape) and value in self.created and value.target == "reshape":
+            inner = value.args[0]
+            if not value.users:
+                self._graph.erase(value)
+                self.created.remove(value)
+            value = inner
         return value if list(value.val.shape) == list(shape) else self.call("reshape", value, tuple(shape))
 
     def _permuted(self, value: Node, order: Sequence[int]) -> Node:

@@ -49,6 +49,7 @@ SMALLEST = 1 << 16
 #: What is filled in with a number below this hides a position as minus infinity does: no score is within rounding of
 #: it.
 HIDES = -1e30
+LARGE = 1e6
 LARGEST_HEAD = 256
 FLOATING = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
@@ -113,7 +114,22 @@ def objection(found: Attention, graph: Graph, effects: Effects) -> str | None:
     for node in (*operands, *terms):
         if effects.is_written(node):
             return f"%{node.name}, which is read, is written to"
+    if any(operation(node) == "logsumexp" for node in found.softmax.inside) and not _is_moderate(found):
+        return "exp(x - logsumexp(x)) does not sum to one where scores are large, and what is added here may be"
     return _type_objection(found, operands)
+
+
+def _is_moderate(found: Attention) -> bool:
+    """Whether nothing but the scores themselves can be large: no data is added, and no number beyond a million. The
+    rounding error of the logarithm is a factor of exp(x - logsumexp(x)): harmless at 10, but as large as the number of
+    keys where a whole row is -1e9."""
+    if found.path.expression is None:
+        return False
+    parts = parts_of(found.path.expression)
+    numbers = [part.value for part in parts if isinstance(part, Number) and not isinstance(part.value, bool)]
+    captured = [found.path.reader.captured[part.number][0] for part in parts if isinstance(part, Captured)]
+    small = all(abs(value) < LARGE or value == -math.inf for value in numbers)
+    return small and not any(node.val.dtype.is_floating_point for node in captured)
 
 
 def _reads_shape_only(node: Node, inside: set[Node]) -> bool:
@@ -214,7 +230,7 @@ def library_plan(found: Attention) -> LibraryPlan | str:
     scale = math.prod(step.value for step in steps if step.kind == "multiply")
     if not scale > 0 or not math.isfinite(scale):
         return f"the scale is {scale:g}"
-    others = tuple(step for step in steps if step.kind != "multiply")
+    others = tuple(step for step in steps if step.kind != "multiply" and step.is_of_tensor)
     found_guard = guard(found)
     condition = visible(others)
     sees = condition is not None and every_query_sees_a_key(condition, found.sizes)
@@ -253,8 +269,6 @@ def _step_problem(step: Step, root: TensorMeta, sees: bool) -> str | None:
         if step.filling <= HIDES and root.dtype is not torch.float16 and not root.requires_grad:
             return None
         return f"hidden positions get {step.filling:g}, which added to a score is not the same"
-    if not isinstance(value, Node) or not isinstance(value.val, TensorMeta):
-        return None
     if value.val.requires_grad:
         return f"%{value.name} is added, and the library forms the matrix of scores for its gradient"
     dtype = value.val.dtype

@@ -329,8 +329,8 @@ def _added(build: Builder, found: Attention, plan: LibraryPlan) -> Node | None:
             if mask is not None and step.value != 1.0:
                 mask = build.call(operator.mul, mask, step.value)
             continue
-        if not isinstance(step.value, Node) or not isinstance(step.value.val, TensorMeta):
-            continue  # a number that is added to all scores of a row
+        if not step.is_of_tensor:
+            continue
         value = build.canonical(step.value, step.axes)
         if value is None:
             return None
@@ -364,7 +364,7 @@ def _general(
         groups = build.coordinates.groups
         varies = [any(atom in part for part in axes for atom in group) for group in groups]
         shape = tuple(size for size, own in zip(term.val.shape, varies, strict=True) if own)
-        terms.append(term if term.val.shape == shape else build.call("reshape", term, shape))
+        terms.append(build.shaped(term, shape))
     where = str(found.root.location) if found.root.location else ""
     made = general(plan, [x.val for x in operands], [term.val for term in terms], where)  # type: ignore[union-attr]
     if isinstance(made, str):

@@ -58,6 +58,11 @@ class Step:
     filling: float = 0.0
     term: Expression | None = None
 
+    @property
+    def is_of_tensor(self) -> bool:
+        """Whether the value is a tensor. A number that is added to all scores of a row changes no probability."""
+        return isinstance(self.value, Node) and isinstance(self.value.val, TensorMeta)
+
 
 @dataclass
 class ScorePath:

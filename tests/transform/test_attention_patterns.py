@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.util
+import itertools
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -15,6 +19,7 @@ from tests.transform.attention_spellings import GENERAL, LIBRARY, SPELLINGS, Spe
 from tests.transform.observation import tensors_in
 from tests.view.reading import read
 
+ROOT = Path(__file__).resolve().parents[2]
 SDPA = torch.nn.functional.scaled_dot_product_attention
 TOLERANCE = 1e-11  # float64: everything here is of the order of one
 
@@ -54,6 +59,29 @@ def test_a_spelling_has_its_gradients(spelling):
         assert (one is None) == (other is None)
         if one is not None:
             close(one, other)
+
+
+def test_every_kind_that_the_course_tells_apart():
+    """Scale multiplied, divided or none; with and without a mask and dropout; the key transposed after or before; in
+    inference and in training: all 48."""
+    kinds = itertools.product(
+        ("s = s * 0.25", "s = s / 4", ""), ("s = s + m", ""), ("p = F.dropout(p, 0.4, training=False)", ""),
+        ("s = q @ k.transpose(-2, -1)", "k = k.permute(0, 1, 3, 2)\ns = q @ k"), (False, True),
+    )  # fmt: skip
+    seen = 0
+    for scale, mask, dropout, scores, trains in kinds:
+        lines = ["m = added.detach()", scores, scale, mask, "p = s.softmax(-1)", dropout, "p.matmul(v)"]
+        spelling = Spelling("a kind", "q k v added", "\n".join(line for line in lines if line))
+        arguments = inputs(spelling.takes)
+        arguments = with_gradients(arguments) if trains else arguments
+        log = rewritten(spelling.function, arguments)
+        assert replaced_by(log) == [LIBRARY]
+        actual, expected = log.final(*arguments), spelling.function(*arguments)
+        close(actual, expected)
+        if trains:
+            close(*(gradients(y, arguments[:3], torch.ones_like(y)) for y in (actual, expected)))
+        seen += 1
+    assert seen == 48
 
 
 # -- rows without a key -----------------------------------------------------------------------------------------------
@@ -182,6 +210,8 @@ MISSES: dict[str, tuple[str, str, str]] = {
     "no product with values": ("q k v", S + "s.softmax(-1).sum(-2)", ""),
     "written to afterwards": ("q k v", S + "o = s.softmax(-1) @ v\nv.add_(1)\no", "written to"),
     "rounded between": ("q k v", S + "s.float().softmax(-1).double() @ v", "float32"),
+    "a logarithm of large scores": ("q k v bias", "s = q @ k.mT + bias\n"
+                                    "(s - s.logsumexp(-1, keepdim=True)).exp() @ v", "does not sum to one"),
     "one key": ("q k v", "(q @ k[:, :, :1].mT).softmax(-1) @ v[:, :, :1]", "no product"),
 }  # fmt: skip
 
@@ -285,3 +315,13 @@ def test_the_log_shows_both_sides():
     assert len(applied.before) == 4 and applied.origins >= {n.id for n in log.initial.graph.calls} - {3}
     page = read(view.html(log))
     assert "Attention that is written out" in page.text and "a scale and nothing else" in page.text
+
+
+def test_the_table_of_spellings_is_fresh_and_has_the_kinds_of_the_course():
+    specification = importlib.util.spec_from_file_location("build_attention", ROOT / "docs/build_attention_patterns.py")
+    builder = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(builder)
+    assert (ROOT / "docs" / "attention_patterns.md").read_text() == builder.page(), "stale: run `make docs`"
+    kinds = {builder.kind(spelling) for spelling in SPELLINGS}
+    assert len(SPELLINGS) >= 30 and {"beyond", "divided, key transposed after"} <= kinds
+    assert any("mask added" in kind for kind in kinds) and any("dropout" in kind for kind in kinds)
