@@ -1,9 +1,9 @@
 """Builds docs/attention_patterns.md: the spellings of attention that are recognised, from the tests that hold them.
 
 Every row of the table (Section 9.10) is a program of ``tests/transform/attention_spellings.py``, which the tests
-rewrite and compare with eager execution; every near miss is one of ``tests/transform/test_attention_patterns.py``, which
-they see left alone. ``python docs/build_attention_patterns.py`` writes the page, ``--check`` only says whether it is up
-to date.
+rewrite and compare with eager execution; every near miss is one of ``tests/transform/test_attention_patterns.py``,
+which they see left alone. ``python docs/build_attention_patterns.py`` writes the page, ``--check`` only says whether
+it is up to date.
 """
 
 from __future__ import annotations
