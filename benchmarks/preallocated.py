@@ -206,4 +206,4 @@ def written_directly(compilation: Any) -> dict[str, Any]:
 
 def nothing_left_to_copy(schedule: Any) -> frozenset[str]:
     """The nodes of a schedule that stand for a copy whose source was computed where it belongs (Section 7.5)."""
-    return schedule.memory.written_back if schedule.memory is not None else frozenset()
+    return schedule.memory.written_back | schedule.memory.skipped if schedule.memory is not None else frozenset()

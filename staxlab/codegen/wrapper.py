@@ -162,7 +162,7 @@ class _WrapperWriter:
             self.written_back(node)
         elif node.extern is not None:
             self.extern(node)
-        elif not node.is_empty and not kernel.launch.get("skip"):
+        elif not node.is_empty and not kernel.launch.get("skip") and node.name not in memory.skipped:
             self.launch(node, kernel)
         dead = sorted(self.name(root) for root in memory.release[position])
         if memory.arena_span is not None and memory.arena_span[1] == position:

@@ -130,7 +130,7 @@ class _Builder:
             return (_OPERATOR, takes, gives, *self.operator(node))
         if kernel.language != "cpp":
             raise Unsuitable(f"{kernel.name} is a {kernel.language} kernel")
-        if node.is_empty or kernel.launch.get("skip"):
+        if node.is_empty or kernel.launch.get("skip") or node.name in self.memory.skipped:
             return _NOTHING, takes, gives
         if not 1 <= len(kernel.arguments) <= native.MOST_ARGUMENTS:
             raise Unsuitable(f"{kernel.name} takes {len(kernel.arguments)} arguments")

@@ -73,13 +73,21 @@ def _fixed(values: Mapping[int, Statement], condition: int) -> list[tuple[Expr, 
         test = tests.pop()
         if test.operation == "logical_and":
             tests += [values[argument] for argument in test.args]
-        elif test.operation in _LIMITS:
-            left, right = (values[argument] for argument in test.args)
-            if left.operation == "index_value" and right.operation == "constant" and type(right.args[0]) is int:
-                index, least, most = left.args[0], *_LIMITS[test.operation](right.args[0])
-                low, high = limits.get(index) or (index.bounds().lower, index.bounds().upper)
-                limits[index] = max(low, least), min(high, most)
+        elif (bound := bounded(test, values)) is not None:
+            index, least, most = bound
+            low, high = limits.get(index) or (index.bounds().lower, index.bounds().upper)
+            limits[index] = max(low, least), min(high, most)
     return [(index, int(low)) for index, (low, high) in limits.items() if low == high]
+
+
+def bounded(test: Statement, values: Mapping[int, Statement]) -> tuple[Expr, float, float] | None:
+    """The subscript that a comparison with a number bounds, and the least and the most it may be; None for others."""
+    if test.operation not in _LIMITS:
+        return None
+    left, right = (values[argument] for argument in test.args)
+    if left.operation != "index_value" or right.operation != "constant" or type(right.args[0]) is not int:
+        return None
+    return (left.args[0], *_LIMITS[test.operation](right.args[0]))
 
 
 _LIMITS: dict[str, Callable[[int], tuple[float, float]]] = {

@@ -58,7 +58,8 @@ class MemoryPlan:
     exactly as long as it lives (Definition 7.5), which no plan without reuse in place can beat.
 
     ``written_back`` names the extern nodes (``copy_`` into an input) that have nothing left to copy: their source
-    stands in the input's memory. ``decisions`` say what was chosen where there was a choice. ``steps`` are the names of
+    stands in the input's memory. ``skipped`` names the kernels that would copy such an input to begin with, and so have
+    nothing to do. ``decisions`` say what was chosen where there was a choice. ``steps`` are the names of
     the nodes and ``lifetimes`` those of the buffers (``sources``: the captured nodes each buffer stems from).
     """
 
@@ -74,6 +75,7 @@ class MemoryPlan:
     steps: tuple[str, ...] = ()
     lifetimes: tuple[Lifetime, ...] = ()
     sources: Mapping[str, Origins] = field(default_factory=dict, repr=False)
+    skipped: frozenset[str] = frozenset()
 
     @property
     def peak_bytes(self) -> int:

@@ -19,6 +19,7 @@ from ..loops.ir import BufferArgument, InputBuffer, Layout, LoopProgram
 from ..operators.basis import has_effect, is_random
 from ..options import Decision, DeviceSpec
 from . import arena
+from .checks import answered, checks_of
 from .in_place import obstacle
 from .in_place_gpu import obstacle_on_gpu
 from .lifetimes import Lifetime, Step, lifetimes, live_bytes
@@ -101,6 +102,7 @@ class _Planner:
         self.chains: list[Chain] = []
         self.decisions: list[Decision] = []
         self.written_back: set[str] = set()
+        self.skipped: set[str] = set()
         self.taken = [buffers_read(node) for node in nodes]
         self.last_read: dict[str, int] = {}
         for position, names in enumerate(self.taken):
@@ -124,6 +126,7 @@ class _Planner:
     def _make_chains(self) -> None:
         outputs = {output.name for output in self.program.outputs}
         self.failing = [i for i, node in enumerate(self.nodes) if _may_fail(node)]
+        self.checks = {i: checks_of(self.nodes[i]) for i in self.failing}
         for position, node in enumerate(self.nodes):
             for name in node.buffers:
                 if node.base is not None and node.base in self.chain_of:
@@ -221,8 +224,10 @@ class _Planner:
         if not reason:
             chain = self.chain_of[source]
             chain.root, chain.last = target, len(self.nodes) - 1
-            chain.after[source] = target
+            chain.after[chain.groups[0][0]] = target
             self.written_back.add(node.name)
+            if self._nothing_to_do(chain, target):
+                self.skipped.add(self.nodes[chain.first].name)
 
     def _keeps_copy(self, position: int, target: str, source: str) -> str:
         chain = self.chain_of.get(source)
@@ -234,7 +239,7 @@ class _Planner:
         if chain.escapes:
             return "it is a result of its own"
         maker = chain.first
-        if any(maker <= place <= position for place in self.failing):
+        if any(maker <= place <= position and self._fails(place, chain, position) for place in self.failing):
             return "something may still fail, and the input would have changed"
         if any(node.extern is not None and target in names and not _keeps_apart(node)
                for node, names in zip(self.nodes, self.taken, strict=True)):  # fmt: skip
@@ -249,11 +254,38 @@ class _Planner:
         if any(place > position and target in self._overwritten(place) for place in range(len(self.nodes))):
             return "it is overwritten again"
         node = self.nodes[maker]
-        if node.base is not None or len(chain.groups[0]) > 1:
+        if node.base is not None:
             return "a scatter fills it"
         if target in self.taken[maker]:
             return self._obstacle(node, frozenset({target}), source, own.offset)
         return ""
+
+    def _fails(self, place: int, chain: Chain, position: int) -> bool:
+        """Whether the node at ``place`` may fail with the input that ``position`` copies into half overwritten.
+
+        Not if all it checks has been checked before. Nor if it is the write itself, a scatter at subscripts that are
+        data: where one of them is out of range, eager execution has written the others by then, too.
+        """
+        node = self.nodes[place]
+        if node.extern is not None:
+            return True
+        kept = self.inputs.keys() - {name for p in range(len(self.nodes)) for name in self._overwritten(p)}
+        earlier = [check for p in range(place) if not self.nodes[p].is_empty for check in self.checks.get(p, ())]
+        earlier = [check for check in earlier if check.buffer in kept]
+        is_write = node.base is not None and set(chain.groups[0][1:]) == set(node.buffers)
+        return not all(
+            answered(check, earlier) or (is_write and check.origins == self.nodes[position].origins)
+            for check in self.checks[place]
+        )
+
+    def _nothing_to_do(self, chain: Chain, target: str) -> bool:
+        """Whether what makes a chain only copies the input in whose memory it stands, so that it need not run."""
+        node, own = self.nodes[chain.first], self.layouts[target]
+        if node.kind != "pointwise" or node.members or node.body is None or len(node.body.statements) != 1:
+            return False
+        (only,) = node.body.statements
+        loads = only.operation == "load" and only.args[0] == target and only.dtype == own.dtype
+        return loads and node.writes[0].index == only.args[1] - own.offset
 
     def _overwritten(self, position: int) -> set[str]:
         found = _copied(self.nodes[position], self.inputs)
@@ -374,7 +406,7 @@ class _Planner:
             placements, tuple(map(tuple, allocate)), tuple(map(tuple, release)), live_bytes(alive, len(self.nodes)),
             size, span, least, frozenset(self.written_back), tuple(self.decisions),
             tuple(node.name for node in self.nodes), self._lifetimes(placements),
-            {name: node.origins for node in self.nodes for name in node.buffers},
+            {name: node.origins for node in self.nodes for name in node.buffers}, frozenset(self.skipped),
         )  # fmt: skip
 
     def _lifetimes(self, placements: Mapping[str, Placement]) -> tuple[Lifetime, ...]:

@@ -170,7 +170,7 @@ class Schedule:
 
     def bytes_read(self, node: ScheduleNode) -> int:
         """Bytes a node reads: each buffer once, however many accesses it has to it."""
-        if self.is_written_back(node):
+        if self.is_written_back(node) or self.is_skipped(node):
             return 0
         per_buffer: dict[str, int] = {}
         for access in node.loads:
@@ -182,8 +182,12 @@ class Schedule:
         """Whether a copy into an input has nothing left to copy, since its source stands there."""
         return self.memory is not None and node.name in self.memory.written_back
 
+    def is_skipped(self, node: ScheduleNode) -> bool:
+        """Whether a kernel does not run, since it would copy an input onto itself."""
+        return self.memory is not None and node.name in self.memory.skipped
+
     def bytes_written(self, node: ScheduleNode) -> int:
-        if self.is_written_back(node):
+        if self.is_written_back(node) or self.is_skipped(node):
             return 0
         return sum(self.bytes_of(access) for access in node.writes)
 

@@ -1,0 +1,186 @@
+"""Checks that were made before, and inputs that may be overwritten since nothing can fail any more."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import staxlab
+from staxlab.loops.body import LoopBody, Statement
+from staxlab.loops.expressions import Expr, Symbol
+from staxlab.schedule.checks import Check, _checks, answered
+
+I = Symbol("i0", 0, 7)
+J = Symbol("i1", 0, 3)
+QUESTION = (Expr.of(64), ("load", "positions"))
+
+
+def check(index, question=QUESTION, always=True):
+    return Check(question, Expr.of(index), frozenset(), always)
+
+
+@pytest.mark.parametrize(
+    ("later", "earlier", "holds"),
+    [
+        (check(I), check(I), True),
+        (check(J), check(I), True),  # fewer elements
+        (check(I), check(J), False),
+        (check(3), check(J), True),
+        (check(4), check(J), False),
+        (check(Expr.of(I) + 1), check(I), False),
+        (check(I), check(I, always=False), False),
+        (check(I, always=False), check(I), True),
+        (check(I), check(I, (Expr.of(63), ("load", "positions"))), False),
+        (check(I), check(I, (Expr.of(64), ("load", "others"))), False),
+        (Check(None, None, frozenset(), False), check(I), False),
+        (Check(None, None, frozenset(), False), Check(None, None, frozenset(), False), False),
+    ],
+)
+def test_which_check_answers_which(later, earlier, holds):
+    assert answered(later, [earlier]) == holds and not answered(later, [])
+
+
+def body(index, *, condition=None, loops=(I, J)):
+    """A body that checks ``positions[index]`` against 64, inside a condition (operation, loop, number)."""
+    inner = (
+        Statement(10, "load", ("positions", Expr.of(index)), torch.int64, frozenset()),
+        Statement(11, "indirect", (10, Expr.of(64), True, Symbol("indirect0", 0, 63)), torch.int64, frozenset({5})),
+    )
+    if condition is None:
+        return LoopBody(loops, (), inner, 11)
+    operation, loop, number = condition
+    outer = (
+        Statement(0, "index_value", (Expr.of(loop), torch.int64), torch.int64, frozenset()),
+        Statement(1, "constant", (number, torch.int64), torch.int64, frozenset()),
+        Statement(2, operation, (0, 1), torch.bool, frozenset()),
+        Statement(3, "masked", (2, LoopBody((), (), inner, 11), 0), torch.int64, frozenset()),
+    )
+    return LoopBody(loops, (), outer, 3)
+
+
+@pytest.mark.parametrize(
+    ("made", "always"),
+    [
+        (body(I), True),
+        (body(Expr.of(I) + 2), True),
+        (body(2 * Expr.of(I)), False),  # every other element
+        (body(Expr.of(I) + J), False),  # two loops: taken for gaps
+        (body(Symbol("indirect7", 0, 7)), False),  # a value that is data is no loop
+        (body(I, condition=("lt", J, 2)), True),  # half of another loop
+        (body(I, condition=("ge", J, 3)), True),
+        (body(I, condition=("ge", J, 4)), False),  # never
+        (body(I, condition=("lt", I, 2)), False),  # a part of the subscript's own loop
+        (body(I, condition=("ne", J, 2)), False),  # no bound
+    ],
+)
+def test_a_check_is_made_for_every_element_or_not(made, always):
+    (found,) = _checks(made)
+    assert found.always == always and found.origins == {5} and found.buffer == "positions"
+
+
+# -- regions -----------------------------------------------------------------------------------------------------------
+
+
+def layer(cache, positions, k, table):
+    """What a decoder does: look positions up for the query and for the key, write at them, read everything."""
+    query = (k * table[positions]) @ table.T
+    cache.index_copy_(0, positions, k * table[positions])
+    return query @ cache
+
+
+def apart(function):
+    """Compiled with a kernel for every node: which nodes would be fused is another matter."""
+    return staxlab.compile(function, options={"fuse": False}, strict_native=True)
+
+
+def inputs(*positions):
+    torch.manual_seed(0)
+    count = len(positions)
+    return torch.randn(8, 4), torch.tensor(positions), torch.randn(count, 4), torch.randn(8, 4)
+
+
+def test_a_cache_is_written_where_it_stands():
+    compiled = apart(layer)
+    mine, eager = inputs(3, 5), inputs(3, 5)
+    torch.testing.assert_close(compiled(*mine), layer(*eager))
+    torch.testing.assert_close(mine[0], eager[0])
+    compilation = compiled.versions[0].compilation
+    memory = compilation.schedule.memory
+    assert len(memory.written_back) == len(memory.skipped) == 1
+    (skipped,) = (node for node in compilation.schedule.nodes if node.name in memory.skipped)
+    assert compilation.schedule.bytes_read(skipped) == compilation.schedule.bytes_written(skipped) == 0
+    kernel = next(kernel.name for kernel in compilation.kernels if skipped.name in kernel.nodes)
+    assert f"{kernel}(" not in compilation.wrapper.source
+    again = inputs(0, 7)
+    torch.testing.assert_close(compiled(*again), layer(*inputs(0, 7)))
+    assert len(compiled.versions) == 1
+    for wrong in ((3, 9), (-9, 2)):
+        bad = inputs(*wrong)
+        with pytest.raises(IndexError):
+            compiled(*bad)
+        assert torch.equal(bad[0], inputs(*wrong)[0])  # the lookup comes first: nothing is written
+
+
+def test_a_write_that_fails_itself_has_written_as_eager_has():
+    def f(cache, positions, k):
+        cache.index_copy_(0, positions, k)
+        return cache * 2
+
+    compiled = apart(f)
+    cache, positions, k, _ = inputs(3, 5)
+    torch.testing.assert_close(compiled(cache, positions, k), f(*inputs(3, 5)[:3]))
+    assert compiled.versions[0].compilation.schedule.memory.written_back
+    mine, eager = inputs(3, 9)[:3], inputs(3, 9)[:3]
+    for function, arguments in ((compiled, mine), (f, eager)):
+        with pytest.raises(IndexError):
+            function(*arguments)
+    assert torch.equal(mine[0], eager[0])
+
+
+def unasked(cache, positions, k, table):
+    cache.index_copy_(0, positions, k * table[positions])
+    return cache * 2
+
+
+def asked_of_fewer(cache, positions, k, table):
+    query = (k * table[positions[:1]]) @ table.T
+    cache.index_copy_(0, positions, k * table[positions])
+    return query @ cache
+
+
+def another_table(cache, positions, k, table):
+    query = (k * torch.cat((table, table))[positions]) @ table.T
+    cache.index_copy_(0, positions, k * table[positions])
+    return query @ cache
+
+
+def checked_afterwards(cache, positions, k, table):
+    cache.index_copy_(0, positions, k)
+    return table[positions + 1]
+
+
+def old_contents(cache, positions, k, table):
+    old = cache.cumsum(0)
+    cache.index_copy_(0, positions, k)
+    return old + cache, cache[:2] * 2
+
+
+@pytest.mark.parametrize("function", [unasked, asked_of_fewer, another_table, checked_afterwards])
+def test_an_input_is_not_written_before_a_check_that_nobody_made(function):
+    mine, eager = inputs(3, 5), inputs(3, 5)
+    compiled = apart(function)
+    torch.testing.assert_close(compiled(*mine), function(*eager))
+    torch.testing.assert_close(mine[0], eager[0])
+    memory = compiled.versions[0].compilation.schedule.memory
+    assert not memory.written_back and not memory.skipped
+    bad = inputs(3, 9)
+    with pytest.raises(IndexError):
+        compiled(*bad)
+    assert torch.equal(bad[0], inputs(3, 9)[0])
+
+
+def test_old_contents_that_are_read_later_are_kept():
+    mine, eager = inputs(3, 5), inputs(3, 5)
+    for one, other in zip(apart(old_contents)(*mine), old_contents(*eager), strict=True):
+        torch.testing.assert_close(one, other)
+    torch.testing.assert_close(mine[0], eager[0])
