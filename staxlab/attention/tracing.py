@@ -33,7 +33,7 @@ from ..errors import CaptureError, StaxError
 from ..loops.body import Block, LoopBody, Statement, _Recorder
 from ..loops.expressions import Expr, Symbol
 from ..loops.ir import Layout
-from ..loops.layout import broadcast
+from ..loops.layout import broadcast, is_injective
 from ..loops.lowering import RULES, basis
 from ..loops.lowering.call import Call
 from ..loops.lowering.graph import GraphLowering
@@ -93,13 +93,21 @@ class Traced:
 
 
 def trace_modification(
-    function: Callable, kind: str, sizes: Sequence[int] | None, dtype: torch.dtype, device: torch.device
+    function: Callable,
+    kind: str,
+    sizes: Sequence[int] | None,
+    dtype: torch.dtype,
+    device: torch.device,
+    spread_out: bool = False,
 ) -> Traced:
     """Trace a ``score_mod`` or ``mask_mod`` (``kind`` "score" or "mask").
 
-    ``sizes`` are (batch, query heads, queries, keys) or None; ``dtype`` is the score's, float32 or float64. Raises
-    CaptureError, naming the user's line, for what is no function of one score; exceptions of ``function`` pass through.
-    About 10 ms, and memory for a few dozen numbers.
+    ``sizes`` are (batch, query heads, queries, keys) or None; ``dtype`` is the score's, float32 or float64. Captured
+    tensors are read with the strides they have, but one whose elements share memory (an expanded one) as if it were
+    contiguous where it requires grad, or with ``spread_out`` in any case: gradients are summed up element by element.
+
+    Raises CaptureError, naming the user's line, for what is no function of one score; exceptions of ``function`` pass
+    through. About 10 ms, and memory for a few dozen numbers.
     """
     label = f"{kind}_mod {_name(function)!r}"
     arguments = _sample(kind, dtype, device)
@@ -122,7 +130,7 @@ def trace_modification(
     changed = transform(capture, Options())
     operators = record(changed.final, capture.samples, Options(), basis=basis())
     capture.rewind()
-    lowering = ModificationLowering(operators, capture, kind, label, sizes)
+    lowering = ModificationLowering(operators, capture, kind, label, sizes, spread_out)
     value = lowering.value(flatten(operators.graph.output.args[0]))
     body, captured = lowering.body(value, dtype)
     return Traced(
@@ -214,9 +222,17 @@ def varying_nodes(graph: Any, names: set[str]) -> set[Node]:
 class ModificationLowering(GraphLowering):
     """Lowering with subscripts for index tensors, and without memory."""
 
-    def __init__(self, operators: OperatorGraph, capture: Capture, kind: str, label: str, sizes: Sequence[int] | None):
+    def __init__(
+        self,
+        operators: OperatorGraph,
+        capture: Capture,
+        kind: str,
+        label: str,
+        sizes: Sequence[int] | None,
+        spread_out: bool,
+    ):
         super().__init__(operators, host_device_spec(), Options())
-        self.capture, self.kind, self.label = capture, kind, label
+        self.capture, self.kind, self.label, self.spread_out = capture, kind, label, spread_out
         self.inputs_of = dict(zip([p.name for p in operators.graph.placeholders], capture.inputs, strict=True))
         own = [name for name, taken in self.inputs_of.items() if not taken.is_free]
         names = ((SCORE,) if kind == "score" else ()) + SUBSCRIPTS
@@ -304,6 +320,8 @@ class ModificationLowering(GraphLowering):
     def _captured(self, node: Node, path: str, requires_grad: bool, **where: Any) -> TensorValue:
         meta = node.val
         layout = Layout(meta.shape, meta.stride, meta.dtype, str(meta.device))
+        if (requires_grad or self.spread_out) and not is_injective(meta.shape, meta.stride):
+            layout = Layout.contiguous(meta.shape, meta.dtype, str(meta.device))
         self.read[node.name] = CapturedBuffer(node.name, path, layout, requires_grad, **where)
         self.dtypes[node.name] = meta.dtype
         return TensorValue(Box.stored(node.name, layout, node.origins, is_input=True))
