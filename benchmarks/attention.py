@@ -385,8 +385,12 @@ def ranked(found: dict[str, Any]) -> list[dict[str, Any]]:
 def _best_configuration(made: Prepared, found: dict[str, Any]) -> Any:
     """The fastest configuration of a record, as the generators take it; None if nothing was measured."""
     names = {_name(c): c for c in candidates_of(made)}
-    best = next((e for e in ranked(found) if _name_of(e) in names), None)
-    return names[_name_of(best)] if best else None
+    seconds = {names[_name_of(e)]: e["median_s"] for e in ranked(found) if _name_of(e) in names}
+    if made.case.direction == "backward":  # two kernels, one after the other: the best of each
+        from staxlab.codegen.triton.attention.backward_configurations import combined
+
+        return combined(made.problem, seconds)
+    return next(iter(seconds), None)
 
 
 def _name_of(entry: dict[str, Any]) -> str:

@@ -14,6 +14,7 @@ pytest.importorskip("triton")
 from staxlab.attention.modification import modification
 from staxlab.codegen.triton.attention.configurations import AttentionConfiguration
 from staxlab.codegen.triton.attention.forward import build_forward, forward_kernel, forward_traffic
+from staxlab.codegen.triton.attention.pieces import why_not
 from staxlab.codegen.triton.attention.running import heaviest_first
 from staxlab.errors import CodegenError
 from tests.codegen.triton_attention import setup
@@ -104,6 +105,15 @@ def test_scales_of_any_sign(scale):
 def test_blocks_that_are_not_square(rows, columns):
     variant = Variant("window", mask=window, sizes=Sizes(1, 2, 2, 75, 90, 16, 16))
     made = setup(variant, block=(rows, columns))
+    made.check(build_forward(made.problem, SMALL), **CLOSE)
+
+
+def test_the_only_block_may_be_of_any_size():
+    """Where there is one row of blocks, or one column, nothing has to divide it."""
+    made = setup(BY_NAME["causal"], block=(50, 37))
+    assert not why_not(made.problem) and why_not(replace(made.problem, needs_gradient=True))
+    made.check(build_forward(made.problem), **CLOSE)
+    made = setup(BY_NAME["causal, lower right"], block=(21, 16))
     made.check(build_forward(made.problem, SMALL), **CLOSE)
 
 
@@ -200,8 +210,12 @@ def test_traffic_is_the_products_of_blocks():
 
 def test_what_cannot_be_is_refused():
     made = setup(BY_NAME["causal"], block=20)
-    with pytest.raises(CodegenError, match="blocks of 20 x 20 do not divide into tiles of 16 x 16"):
+    refused = "a mask with blocks of 20 queries: tiles of 16 x 16 do not divide blocks of 20 x 20"
+    assert why_not(made.problem) == refused
+    with pytest.raises(CodegenError, match=refused):
         build_forward(made.problem, SMALL)
+    with pytest.raises(CodegenError, match="blocks of 32 x 32 do not divide into tiles of 64 x 32"):
+        build_forward(setup(BY_NAME["causal"]).problem, replace(MEDIUM, block_m=64))
     with pytest.raises(CodegenError, match="float64"):
         build_forward(replace(made.problem, dtype=torch.float64))
     made = setup(BY_NAME["causal"])

@@ -69,6 +69,11 @@ def test_heads_that_share_keys_share_a_tile():
     assert run.traffic().keys == 2 * 2 * 70 * 32 * 4, "once each"
 
 
+def test_blocks_of_one_query():
+    made = setup(BY_NAME["decoding, ALiBi window"], block=(1, 32))
+    made.check(build_decoding(made.problem), **CLOSE)
+
+
 def test_heads_whose_blocks_differ_do_not():
     variant = Variant("heads", mask=strided_heads, sizes=Sizes(1, 4, 2, 2, 70, 16, 16))
     made = setup(variant)

@@ -22,7 +22,7 @@ import torch
 from ....attention.problem import AttentionProblem
 from ....errors import OptionError
 from ..templates.configurations import SHARED_MEMORY, capability_of
-from .pieces import SMALLEST, operands, padded
+from .pieces import SMALLEST, operands, padded, walked
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ HALF_TILES = {
     80: {64: (128, 64, 4, 3), 128: (128, 64, 8, 3), 256: (64, 32, 8, 2)},
     90: {64: (128, 64, 4, 3), 128: (128, 128, 8, 2), 256: (128, 64, 8, 2)},
 }
-FLOAT_TILES = {64: (64, 32, 8, 2), 128: (32, 32, 16, 2), 256: (32, 32, 16, 2)}
+FLOAT_TILES = {64: (64, 32, 8, 2), 128: (32, 32, 16, 2), 256: (32, 16, 8, 2)}
 #: Without the accelerator, on compute capability 9: addresses take registers, so more threads share a tile.
 THREADED_TILES = {64: (128, 64, 4, 3), 128: (128, 64, 8, 3), 256: (128, 32, 8, 2)}
 
@@ -122,10 +122,11 @@ def fitted(problem: AttentionProblem, configuration: AttentionConfiguration) -> 
     as many stages as shared memory holds, and no more warps than the tile has rows for."""
     block_m = max(SMALLEST, min(configuration.block_m, padded(problem.queries)))
     block_n = max(SMALLEST, min(configuration.block_n, padded(problem.keys)))
-    if problem.blocks is not None:
-        while problem.blocks.rows % block_m and block_m > SMALLEST:
+    blocks = walked(problem).blocks
+    if blocks is not None:
+        while blocks.rows % block_m and block_m > SMALLEST:
             block_m //= 2
-        while problem.blocks.columns % block_n and block_n > SMALLEST:
+        while blocks.columns % block_n and block_n > SMALLEST:
             block_n //= 2
     warps = configuration.num_warps
     if block_m < 64 and problem.dtype != torch.float32:  # an instruction of a warp takes 16 rows
@@ -139,7 +140,7 @@ def fitted(problem: AttentionProblem, configuration: AttentionConfiguration) -> 
 
 def why_not_divided(problem: AttentionProblem, configuration: AttentionConfiguration) -> str:
     """Why tiles of these sizes cannot walk the blocks of the mask; "" if they can."""
-    blocks = problem.blocks
+    blocks = walked(problem).blocks
     if blocks is None or not (blocks.rows % configuration.block_m or blocks.columns % configuration.block_n):
         return ""
     tile = f"{configuration.block_m} x {configuration.block_n}"

@@ -29,7 +29,7 @@ from .configurations import (
     why_not_decoding,
     why_not_divided,
 )  # fmt: skip
-from .pieces import LN_2, KernelWriter, Operand, require_supported
+from .pieces import LN_2, KernelWriter, Operand, require_supported, walked
 from .running import AttentionRun, Traffic
 from .texts import MERGE, PACKED, PARTS, UNPACKED
 from .writer import ForwardWriter, description_of
@@ -91,6 +91,7 @@ def decoding_kernels(
     reason = why_not_decoding(problem) or why_not_divided(problem, _columns_only(problem, chosen))
     if reason:
         raise CodegenError(f"{problem} is not for the decoding template: {reason}", remedy="use the general template")
+    problem = walked(problem)
     packed = is_packed(problem)
     writer = DecodingWriter(problem, f"triton_attention_decode{suffix}", configuration=chosen, packed=packed)
     writer.inputs()

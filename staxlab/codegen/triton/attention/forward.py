@@ -27,7 +27,7 @@ from .configurations import (
     shared_bytes,
     why_not_divided,
 )  # fmt: skip
-from .pieces import list_row, require_supported
+from .pieces import list_row, require_supported, walked
 from .running import AttentionRun, Traffic
 from .texts import FORWARD
 from .writer import ForwardWriter, description_of
@@ -41,6 +41,7 @@ def forward_kernel(
     require_supported(problem)
     chosen = configuration or default_configuration(problem)
     require_divided(problem, chosen)
+    problem = walked(problem)
     writer = ForwardWriter(problem, f"triton_attention{suffix}", configuration=chosen)
     writer.inputs()
     if problem.blocks is not None and chosen.heaviest_first:
@@ -76,7 +77,7 @@ def require_divided(problem: AttentionProblem, configuration: AttentionConfigura
     """CodegenError if tiles cannot walk the blocks of the mask."""
     reason = why_not_divided(problem, configuration)
     if reason:
-        raise CodegenError(reason, remedy="make the block mask with a BLOCK_SIZE that is a multiple of 16")
+        raise CodegenError(reason, remedy="choose tiles that divide the block mask's BLOCK_SIZE")
 
 
 def _asserts(writer: ForwardWriter) -> CodeWriter:

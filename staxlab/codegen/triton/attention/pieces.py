@@ -12,7 +12,7 @@ import re
 import textwrap
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -67,14 +67,30 @@ def why_not(problem: AttentionProblem) -> str:
     """Why the Triton templates cannot run a problem; "" if they can."""
     if problem.dtype not in (torch.float32, torch.float16, torch.bfloat16):
         return f"Triton's matrix products take no {problem.dtype}"
+    blocks = problem.blocks if problem.needs_gradient else walked(problem).blocks
+    if blocks is not None and (blocks.rows % SMALLEST or blocks.columns % SMALLEST):
+        size, tile = f"{blocks.rows} x {blocks.columns}", f"{SMALLEST} x {SMALLEST}"
+        return f"a mask with blocks of {blocks.rows} queries: tiles of {tile} do not divide blocks of {size}"
     return ""
+
+
+def walked(problem: AttentionProblem) -> AttentionProblem:
+    """The problem with blocks that tiles divide, where there is but one row or column of them: how large the only one
+    is does not matter, as long as everything is inside."""
+    blocks = problem.blocks
+    if blocks is None:
+        return problem
+    rows = padded(problem.queries) if blocks.rows % SMALLEST and problem.queries <= blocks.rows else blocks.rows
+    columns = padded(problem.keys) if blocks.columns % SMALLEST and problem.keys <= blocks.columns else blocks.columns
+    return replace(problem, blocks=replace(blocks, rows=rows, columns=columns))
 
 
 def require_supported(problem: AttentionProblem) -> None:
     """CodegenError if the templates cannot run a problem."""
     reason = why_not(problem)
     if reason:
-        raise CodegenError(f"{problem}: {reason}", remedy='kernel_options={"BACKEND": "cpp"} or "reference"')
+        remedy = "a BLOCK_SIZE that is a multiple of 16" if "blocks" in reason else "a dtype of 4 bytes or less"
+        raise CodegenError(f"{problem}: {reason}", remedy=remedy)
 
 
 def score_space(problem: AttentionProblem, symbols: tuple[Symbol, ...], place: Place) -> BlockSpace:
