@@ -97,6 +97,22 @@ def test_strides_and_layouts_of_learned_tensors():
         assert made.captured[0].strides == seen.stride()
 
 
+def test_elements_that_share_memory_have_gradients_of_their_own():
+    """An expanded tensor that learns is read as if it were contiguous; one that does not, as it is."""
+    row = torch.randn(1, 4, dtype=F64).expand(3, 4)
+    learned = row.detach().requires_grad_()
+
+    def function(s, b, h, q, kv):
+        return s * learned[h, kv] + row[h, kv]
+
+    made = modification(function, "score", (1, 3, 2, 4), F64)
+    assert {c.path: c.strides for c in made.captured} == {"learned": (4, 1), "row": (0, 1)}
+    places, score = subscript_tensors((1, 3, 2, 4)), torch.randn(1, 3, 2, 4, dtype=F64)
+    torch.testing.assert_close(made.evaluate(score, *places), function(score, *places).detach())
+    _, sums = made.adjoint.evaluate([c.tensor for c in made.captured], score, torch.ones_like(score), *places)
+    torch.testing.assert_close(next(iter(sums.values())), score.sum((0, 2)))
+
+
 def test_one_tensor_read_in_several_places():
     table = torch.randn(9, dtype=F64, requires_grad=True)
     check(lambda s, b, h, q, kv: s * table[q] - table[kv] * table[q - kv], [table], (1, 2, 4, 5))
