@@ -264,11 +264,12 @@ class _Planner:
         """Whether the node at ``place`` may fail with the input that ``position`` copies into half overwritten.
 
         Not if all it checks has been checked before. Nor if it is the write itself, a scatter at subscripts that are
-        data: where one of them is out of range, eager execution has written the others by then, too.
+        data: where one of them is out of range, eager execution has written the others by then, too. And a check that
+        fails on a GPU ends the use of the device, so that nobody sees what memory held.
         """
         node = self.nodes[place]
-        if node.extern is not None:
-            return True
+        if node.extern is not None or self.device.is_gpu:
+            return node.extern is not None
         kept = self.inputs.keys() - {name for p in range(len(self.nodes)) for name in self._overwritten(p)}
         earlier = [check for p in range(place) if not self.nodes[p].is_empty for check in self.checks.get(p, ())]
         earlier = [check for check in earlier if check.buffer in kept]

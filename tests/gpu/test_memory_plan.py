@@ -63,6 +63,26 @@ def test_the_allocator_is_asked_for_what_the_plan_says(fuse):
     assert torch.equal(found, f(*eager)) and torch.equal(mine[0], eager[0]) and torch.equal(mine[1], eager[1])
 
 
+def test_a_cache_takes_no_second_memory():
+    def f(cache, positions, k):
+        cache.index_copy_(1, positions, k)
+        return cache.sum()
+
+    cache, k = torch.randn(16, 1024, 64, device="cuda"), torch.randn(16, 1, 64, device="cuda")
+    mine, eager = cache.clone(), cache.clone()
+    compiled = staxlab.compile(f)
+    for position in (7, 8, 1023):
+        positions = torch.tensor([position], device="cuda")
+        torch.testing.assert_close(compiled(mine, positions, k), f(eager, positions, k), rtol=1e-4, atol=1e-2)
+        assert torch.equal(mine, eager)
+    assert len(compiled.versions) == 1
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    compiled(mine, positions, k)
+    torch.cuda.synchronize()
+    assert torch.cuda.max_memory_allocated() - before < cache.nbytes // 2
+
+
 def test_a_chain_of_kernels_has_one_memory():
     def f(x, w):
         return ((x @ w).relu() * 2).cumsum(-1)

@@ -9,6 +9,7 @@ import staxlab
 from staxlab.loops.body import LoopBody, Statement
 from staxlab.loops.expressions import Expr, Symbol
 from staxlab.schedule.checks import Check, _checks, answered
+from tests.schedule.test_memory_plan import check_plan
 
 I = Symbol("i0", 0, 7)
 J = Symbol("i1", 0, 3)
@@ -106,6 +107,7 @@ def test_a_cache_is_written_where_it_stands():
     torch.testing.assert_close(mine[0], eager[0])
     compilation = compiled.versions[0].compilation
     memory = compilation.schedule.memory
+    check_plan(compilation.schedule)
     assert len(memory.written_back) == len(memory.skipped) == 1
     (skipped,) = (node for node in compilation.schedule.nodes if node.name in memory.skipped)
     assert compilation.schedule.bytes_read(skipped) == compilation.schedule.bytes_written(skipped) == 0
@@ -184,3 +186,8 @@ def test_old_contents_that_are_read_later_are_kept():
     for one, other in zip(apart(old_contents)(*mine), old_contents(*eager), strict=True):
         torch.testing.assert_close(one, other)
     torch.testing.assert_close(mine[0], eager[0])
+
+
+def test_on_a_gpu_a_failed_check_leaves_nothing_to_be_seen():
+    memory = staxlab.explain(unasked, *inputs(3, 5), target="sm_90", options={"fuse": False}).schedule.memory
+    assert memory.written_back and memory.skipped

@@ -162,6 +162,25 @@ def test_a_program_may_overwrite_its_input_by_its_own_softmax():
     assert compilation.schedule.memory.written_back
 
 
+def test_a_cache_is_written_where_it_stands():
+    """The scatter's base is the input: neither the copy before it nor the one after it runs."""
+
+    def function(cache, positions, k):
+        cache.index_copy_(0, positions, k * 2)
+        return cache.sum(0)
+
+    positions = torch.tensor([5, 2])
+    cache, k = torch.randn(9, 40), torch.randn(2, 40)
+    mine, eager = cache.clone(), cache.clone()
+    compilation = explained(function, cache.clone(), positions, k)
+    check_plan(compilation.schedule)
+    (found,), wanted = values(compilation, mine, positions, k), function(eager, positions, k)
+    assert torch.equal(mine, eager)
+    torch.testing.assert_close(found, wanted)
+    memory = compilation.schedule.memory
+    assert len(memory.written_back) == len(memory.skipped) == 1 and "copy_(" not in compilation.wrapper.source
+
+
 def test_threads_are_no_more_than_elements():
     """Else several threads would load an element that one of them writes over."""
     from staxlab.codegen.triton.generate import triton_kernel
