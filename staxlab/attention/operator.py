@@ -229,14 +229,18 @@ def _attention_backward(
     problem, kernel = _kernel(name, query, key, value, tuple(learnable))
     wanted = [tensor for tensor, wants in zip(captured, learnable, strict=True) if wants]
     if kernel is None:
-        return [torch.zeros_like(part) for part in (query, key, value, *wanted)]
+        return [gradient.zero_() for gradient in _gradients(problem, (query, key, value), wanted)]
     if output_gradient is None:  # only the logarithm was used
         output_gradient = torch.zeros_like(output)
     lists = BlockLists(*blocks) if blocks else None
     given = (query, key, value, output, lse, output_gradient, lse_gradient, lists, _as_traced(captured, problem))
     with torch._C._DisableAutocast():
         found = kernel(*given)
-    return [gradient.to(part.dtype) for gradient, part in zip(found, (query, key, value, *wanted), strict=True)]
+    made = [gradient.to(part.dtype) for gradient, part in zip(found, (query, key, value, *wanted), strict=True)]
+    for place, strides in enumerate(problem.gradient_strides):
+        if made[place].stride() != strides:
+            made[place] = torch.empty_strided(made[place].shape, strides, **_like(query)).copy_(made[place])
+    return made
 
 
 def _results(problem: AttentionProblem, like: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -266,9 +270,21 @@ def _meta_attention(query: Any, key: Any, value: Any, blocks: Any, captured: Any
 
 
 def _meta_attention_backward(*args: Any) -> list[torch.Tensor]:
-    query, key, value, captured, learnable = *args[2:5], args[8], args[10]
+    query, key, value, captured, name, learnable = *args[2:5], args[8], args[9], args[10]
     wanted = [tensor for tensor, wants in zip(captured, learnable, strict=True) if wants]
-    return [torch.empty_like(part, memory_format=torch.contiguous_format) for part in (query, key, value, *wanted)]
+    problem = specification(name).problem(query, key, value, host_device_spec(), tuple(learnable))
+    return _gradients(problem, (query, key, value), wanted)
+
+
+def _gradients(
+    problem: AttentionProblem, tensors: Sequence[torch.Tensor], wanted: Sequence[torch.Tensor]
+) -> list[torch.Tensor]:
+    """Memory for the gradients of query, key, value and of captured tensors."""
+    found = [
+        torch.empty_strided(tensor.shape, strides, **_like(tensor))
+        for tensor, strides in zip(tensors, problem.gradient_strides, strict=True)
+    ]
+    return [*found, *(torch.empty_like(tensor, memory_format=torch.contiguous_format) for tensor in wanted)]
 
 
 # -- derivatives ------------------------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ the caches, and a kernel can be generated from it for a device that is not here.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +18,24 @@ from ..options import DeviceSpec
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64)  # float64 on CPUs and in the reference only
 LARGEST_HEAD = 256  # elements of a row of queries, keys or values that the templates keep on chip
+
+
+Strides = tuple[int, int, int, int]
+
+
+def dense_like(sizes: Sequence[int], strides: Sequence[int]) -> Strides:
+    """Strides without gaps: the last dimension innermost, the first three in the order of the ``strides`` given (a
+    stride of 0 counts as the largest: what is expanded is outermost).
+
+    >>> dense_like((2, 3, 5, 4), (60, 4, 12, 1))
+    (60, 4, 12, 1)
+    """
+    order = sorted(range(3), key=lambda axis: -(strides[axis] or math.inf))
+    found, step = [0, 0, 0, 1], max(sizes[3], 1)
+    for axis in reversed(order):
+        found[axis] = step
+        step *= max(sizes[axis], 1)
+    return tuple(found)
 
 
 @dataclass(frozen=True)
@@ -58,9 +77,9 @@ class AttentionProblem:
     value_size: int
     dtype: torch.dtype
     scale: float
-    query_strides: tuple[int, int, int, int]
-    key_strides: tuple[int, int, int, int]
-    value_strides: tuple[int, int, int, int]
+    query_strides: Strides
+    key_strides: Strides
+    value_strides: Strides
     score: Any  # Modification | None
     mask: Any  # Modification | None
     blocks: BlockGeometry | None
@@ -89,16 +108,20 @@ class AttentionProblem:
         return self.query_heads // self.key_heads if self.key_heads else 1
 
     @property
-    def output_strides(self) -> tuple[int, int, int, int]:
+    def output_strides(self) -> Strides:
         """Strides of the result: dense, a row of values innermost, the other dimensions in the order that they have in
         the query, so that what comes of a projection in (batch, queries, heads, size) goes on as such."""
-        sizes = (self.batch, self.query_heads, self.queries)
-        order = sorted(range(3), key=lambda axis: -(self.query_strides[axis] or math.inf))
-        strides, step = [0, 0, 0, 1], self.value_size
-        for axis in reversed(order):
-            strides[axis] = step
-            step *= max(sizes[axis], 1)
-        return tuple(strides)
+        return dense_like((self.batch, self.query_heads, self.queries, self.value_size), self.query_strides)
+
+    @property
+    def gradient_strides(self) -> tuple[Strides, Strides, Strides]:
+        """Strides of the gradients of query, key and value: dense, in the order that each has itself."""
+        rows, columns = (self.batch, self.query_heads, self.queries), (self.batch, self.key_heads, self.keys)
+        return (
+            dense_like((*rows, self.head_size), self.query_strides),
+            dense_like((*columns, self.head_size), self.key_strides),
+            dense_like((*columns, self.value_size), self.value_strides),
+        )
 
     @property
     def captured(self) -> tuple[Any, ...]:

@@ -130,7 +130,10 @@ class Backward(_Launcher):
         d_out: torch.Tensor, d_lse: torch.Tensor | None, block_mask: Any = None, captured: Sequence[torch.Tensor] = (),
     ) -> list[torch.Tensor]:  # fmt: skip
         problem = self.problem
-        gradients = [torch.empty(tensor.shape, dtype=problem.dtype) for tensor in (query, key, value)]
+        gradients = [
+            torch.empty_strided(tensor.shape, strides, dtype=problem.dtype)
+            for tensor, strides in zip((query, key, value), problem.gradient_strides, strict=True)
+        ]
         learned = [part for part in problem.captured if part.requires_grad]
         if problem.is_empty:
             made = [torch.zeros(part.shape, dtype=problem.accumulator) for part in learned]

@@ -185,6 +185,14 @@ def test_tensors_that_are_not_contiguous():
     assert found.stride() == (60, 4, 12, 1) and found.transpose(1, 2).is_contiguous()
     wanted = by_matrices(query.contiguous(), key.contiguous(), value.contiguous())
     assert torch.allclose(found, wanted, rtol=0, atol=1e-15)
+    leaves = [x.detach().requires_grad_() for x in (query, key, value)]
+    for options in (REFERENCE, None, {"BACKEND": "triton", "INTERPRET": True}):
+        given = leaves if options != {"BACKEND": "triton", "INTERPRET": True} else [x.float() for x in leaves]
+        gradients = torch.autograd.grad(omni_attention(*given, kernel_options=options).sin().sum(), given)
+        assert [g.stride() for g in gradients] == [(60, 4, 12, 1), (72, 24, 4, 1), (72, 24, 4, 1)]
+        copies = [x.detach().contiguous().requires_grad_() for x in given]
+        wanted = torch.autograd.grad(omni_attention(*copies, kernel_options=options).sin().sum(), copies)
+        assert all(torch.allclose(a, b, rtol=0, atol=1e-6) for a, b in zip(gradients, wanted, strict=True))
     wide = torch.randn(1, 1, 5, 4, dtype=torch.float64).expand(2, 3, 5, 4)
     assert torch.equal(by_matrices(wide, key, value), by_matrices(wide.contiguous(), key, value))
 

@@ -315,6 +315,11 @@ for (i64 k = 0; k < q_num_blocks[list]; ++k)
 for (i64 k = 0; k < full_q_num_blocks[list]; ++k)
     visit(full_q_indices[mask_rows * list + k], h, count_of<0>);"""
     together = "slots" if learning else "tasks"
+    places = [("head / query_heads", "head % query_heads", "first + r"), *[("b", "g", "first_key + j")] * 2]
+    of_query, of_key, of_value = (
+        " + ".join(f"{step} * ({index})" for step, index in zip(strides, place, strict=False))
+        for strides, place in zip(problem.gradient_strides, places, strict=True)
+    )
     return f"""// A tile of keys with the strips of queries that see it; what queries get goes to the piece's own copy.
 constexpr i64 pieces = {plan.pieces}, tasks = batch * key_heads * pieces;
 {panels}
@@ -380,9 +385,8 @@ done = share({together}, sizeof({T}) * elements + 64 * 10, [&](i64 slot, char* m
 {_indented(walk, 16)}
             }}
             for (i64 j = 0; j < count; ++j) {{
-                const i64 row = keys * (key_heads * b + g) + first_key + j;
-                write_row<V, head_size>(d_key + head_size * row, dk + depth * j, 1);
-                write_row<V, value_size>(d_value + value_size * row, dv + width * j, 1);
+                write_row<V, head_size>(d_key + {of_key}, dk + depth * j, 1);
+                write_row<V, value_size>(d_value + {of_value}, dv + width * j, 1);
             }}
         }}
     }}
@@ -401,7 +405,7 @@ done = share(batch * query_heads * row_tiles, sizeof({T}) * depth, [&](i64 task,
             for (i64 k = 0; k < depth; k += lanes)
                 store_vector(total + k, whole<V>(total + k) + whole<V>(one + k));
         }}
-        write_row<V, head_size>(d_query + head_size * (queries * head + first + r), total, scale);
+        write_row<V, head_size>(d_query + {of_query}, total, scale);
     }}
 }});"""
 

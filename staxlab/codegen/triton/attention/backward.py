@@ -49,7 +49,8 @@ class AttentionBackward:
     read, in the order of ``problem.captured``; ``wanted`` says of each whether a gradient is wanted (default: where
     the problem says that it requires one).
 
-    Returns ``(d_query, d_key, d_value, *gradients of captured tensors wanted)``: contiguous and of the inputs' dtypes.
+    Returns ``(d_query, d_key, d_value, *gradients of captured tensors wanted)``: of the inputs' dtypes, the first three
+    with ``problem.gradient_strides``.
     The gradients of captured tensors are summed in float32 and rounded once; the order of their summation is not fixed,
     so their last bits may differ from run to run. Those of queries, keys and values repeat bit by bit.
 
@@ -122,10 +123,13 @@ class AttentionBackward:
             )
         layouts = Layouts(output.stride(), d_output.stride(), d_lse is not None)
         shift, delta = (torch.empty(lse.shape, dtype=torch.float32, device=lse.device) for _ in range(2))
-        gradients = [torch.empty(t.shape, dtype=t.dtype, device=t.device) for t in (query, key, value)]
+        gradients = [
+            torch.empty_strided(tensor.shape, strides, dtype=tensor.dtype, device=tensor.device)
+            for tensor, strides in zip((query, key, value), problem.gradient_strides, strict=True)
+        ]
         d_query, d_key, d_value = gradients
         made = learnable(problem)
-        buffers = {number: _buffer(captured[number]) for number in made}
+        buffers = {number: _buffer(problem.captured[number], query.device) for number in made}
         rows = [output, d_output, lse.contiguous(), *(() if d_lse is None else (d_lse.contiguous(),)), shift, delta]
         shared = [query, key, value, d_output, shift, delta]
         lists: dict[str, list[torch.Tensor]] = {"q": [], "kv": []}
@@ -140,9 +144,11 @@ class AttentionBackward:
             wanted = [tensor.requires_grad for tensor in problem.captured]
         for number, wants in enumerate(wanted):
             if wants:
-                tensor = captured[number]
-                found = _gradient(buffers[number], tensor) if number in buffers else torch.zeros_like(tensor)
-                gradients.append(found.to(tensor.dtype))
+                tensor = problem.captured[number]
+                given = torch.zeros(tensor.shape, dtype=torch.float32, device=query.device)
+                if number in buffers and given.numel():
+                    given = buffers[number].as_strided(tensor.shape, tensor.strides)
+                gradients.append(given.to(tensor.dtype, memory_format=torch.contiguous_format))
         return tuple(gradients)
 
     def _run(self, layouts: Layouts, arguments: tuple[list[torch.Tensor], ...]) -> None:
@@ -152,21 +158,7 @@ class AttentionBackward:
             launch(*(tensor.detach() for tensor in tensors))
 
 
-def _buffer(tensor: torch.Tensor) -> torch.Tensor:
+def _buffer(tensor: Any, device: torch.device) -> torch.Tensor:
     """Zeros in float32 at the subscripts of a captured tensor: one for each place that its strides reach."""
-    reach = 1 + sum((size - 1) * step for size, step in zip(tensor.shape, tensor.stride(), strict=True))
-    return torch.zeros(reach if tensor.numel() else 0, dtype=torch.float32, device=tensor.device)
-
-
-def _gradient(buffer: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
-    """The gradient that a buffer holds, in the shape of the captured tensor. Where the tensor has one element for many
-    subscripts (a stride of 0), the first of them gets what all received: whoever expanded it adds them up."""
-    if not tensor.numel():
-        return torch.zeros_like(tensor)
-    own = tuple(1 if step == 0 else size for size, step in zip(tensor.shape, tensor.stride(), strict=True))
-    found = buffer.as_strided(own, tensor.stride())
-    if own == tuple(tensor.shape):
-        return found.clone(memory_format=torch.contiguous_format)
-    whole = torch.zeros(tensor.shape, dtype=torch.float32, device=tensor.device)
-    whole[tuple(slice(0, size) for size in own)] = found
-    return whole
+    reach = 1 + sum((size - 1) * step for size, step in zip(tensor.shape, tensor.strides, strict=True))
+    return torch.zeros(0 if 0 in tensor.shape else reach, dtype=torch.float32, device=device)

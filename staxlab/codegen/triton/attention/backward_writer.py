@@ -53,16 +53,8 @@ class Layouts:
     with_d_lse: bool
 
 
-def contiguous(*sizes: int) -> Strides:
-    strides, step = [], 1
-    for size in reversed(sizes):
-        strides.append(step)
-        step *= max(size, 1)
-    return tuple(reversed(strides))  # type: ignore[return-value]
-
-
 class BackwardWriter:
-    """Writes the backward kernels of one problem: ``rows()``, ``keys()``, ``queries()``. Gradients are contiguous."""
+    """Writes the backward kernels of one problem: ``rows()``, ``keys()``, ``queries()``."""
 
     def __init__(self, problem: AttentionProblem, configuration: BackwardConfiguration, layouts: Layouts):
         self.problem, self.configuration, self.layouts = problem, configuration, layouts
@@ -70,9 +62,7 @@ class BackwardWriter:
         self.query, self.key, self.value = operands(problem)
         self.result = Operand("result", layouts.result, p.queries, p.value_size, dtype)
         self.d_result = Operand("d_result", layouts.d_result, p.queries, p.value_size, dtype)
-        of_queries = contiguous(p.batch, p.query_heads, p.queries, p.head_size)
-        of_keys = contiguous(p.batch, p.key_heads, p.keys, p.head_size)
-        of_values = contiguous(p.batch, p.key_heads, p.keys, p.value_size)
+        of_queries, of_keys, of_values = p.gradient_strides
         self.d_query = Operand("d_query", of_queries, p.queries, p.head_size, dtype)
         self.d_key = Operand("d_key", of_keys, p.keys, p.head_size, dtype, "key_head")
         self.d_value = Operand("d_value", of_values, p.keys, p.value_size, dtype, "key_head")
