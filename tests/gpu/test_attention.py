@@ -21,7 +21,7 @@ DEVICE = "cuda"
 #: rounded ones. Learned tensors get sums over all scores, in which errors of single scores add up.
 ALLOWED = {torch.float32: (2e-5, 1e-4), torch.float16: (4e-3, 2e-2), torch.bfloat16: (2e-2, 1e-1)}
 DTYPES = list(ALLOWED)
-#: Eager execution, and so the specification, rounds a half-precision slope times a distance; kernels keep it in float32.
+#: Eager execution, and so the specification, rounds a half-precision slope times a distance; kernels do not.
 ROUNDED_BY_EAGER = ("partial",)
 #: Variants that make sense at any length, for sizes at which many tiles and blocks are visited.
 LARGE = ("causal ALiBi", "documents", "sliding window", "learned relative bias", "soft cap", "several blocks, learned",

@@ -10,6 +10,7 @@ should stay well below that; what stays on chip and ``num_stages`` tiles of what
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import torch
@@ -129,6 +130,19 @@ def candidates(problem: AttentionProblem) -> tuple[BackwardConfiguration, ...]:
                 for fetch in (False, True) if capability >= 90 else (False,):
                     found.append(replace(rule, **{over: fit(problem, Tiles(*sizes, fetch), over)}))
     return tuple(dict.fromkeys(found))
+
+
+def combined(problem: AttentionProblem, seconds: Mapping[BackwardConfiguration, float]) -> BackwardConfiguration:
+    """The best of each kernel, of what was measured of :func:`candidates`: times of whole passes, in which one kernel
+    differs from the rule's. The rule's tiles where nothing was."""
+    rule, _ = default_configuration(problem)
+    best = {
+        over: min(
+            (c for c in seconds if getattr(c, other) == getattr(rule, other)), key=seconds.__getitem__, default=rule
+        )
+        for over, other in (("keys", "queries"), ("queries", "keys"))
+    }
+    return BackwardConfiguration(best["keys"].keys, best["queries"].queries)
 
 
 def fit(problem: AttentionProblem, tiles: Tiles, over: str) -> Tiles:
