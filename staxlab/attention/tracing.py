@@ -374,7 +374,8 @@ class ModificationLowering(GraphLowering):
                 node, "reads a score or subscript by position, but has one of each only", "capture a tensor and read it"
             )
         for meta in flatten(node.val):
-            if isinstance(meta, TensorMeta) and (meta.ndim != 4 or any(n not in (1, 2) for n in meta.shape)):
+            whole = isinstance(meta, TensorMeta) and meta.ndim == 4 and all(n in (1, 2) for n in meta.shape)
+            if isinstance(meta, TensorMeta) and not whole and meta.numel != 1:
                 left = (
                     "it needs as many subscripts as the tensor has dimensions" if lookup else "shapes stay as they are"
                 )

@@ -66,6 +66,57 @@ def test_float64_scores():
     check(lambda s, b, h, q, kv: torch.log1p(s * s) - q / 3, "score", (1, 1, 4, 5), torch.float64)
 
 
+OFFSETS, DOCUMENT = torch.tensor([0, 5, 9]), torch.repeat_interleave(torch.arange(3), torch.tensor([5, 4, 7]))
+
+
+def neighbourhood(b, h, q_idx, kv_idx):
+    """Pixels of an 8 x 8 image near each other, windows shifted at the border."""
+    rows, columns = (q_idx // 8, kv_idx // 8), (q_idx % 8, kv_idx % 8)
+    near = [(q.clamp(2, 5) - k).abs() <= 2 for q, k in (rows, columns)]
+    return near[0] & near[1]
+
+
+def per_document(b, h, q_idx, kv_idx):
+    """Causal in each document, by positions that count from its start."""
+    query, key = q_idx - OFFSETS[DOCUMENT[q_idx]], kv_idx - OFFSETS[DOCUMENT[kv_idx]]
+    return (DOCUMENT[q_idx] == DOCUMENT[kv_idx]) & (query >= key)
+
+
+def several_pieces(b, h, q_idx, kv_idx):
+    """A loop in Python over pieces that see each other both ways."""
+    seen = q_idx.new_zeros((), dtype=torch.bool)
+    for start, length in ((2, 3), (8, 4)):
+        seen = seen | ((q_idx >= start) & (kv_idx >= start) & (kv_idx < start + length))
+    return seen | (q_idx >= kv_idx)
+
+
+def mixed_numbers(score, b, h, q_idx, kv_idx):
+    steps = torch.floor(q_idx / 2.5) + torch.ceil(kv_idx / 3) + torch.round(q_idx * 0.3)
+    return score * (q_idx < 5) + (q_idx > 3) * 0.5 + torch.pow(2.0, -h) + steps + (q_idx / 2).to(torch.int32) % 3
+
+
+def test_idioms():
+    """Functions as people write them for attention with programmable scores."""
+    check(neighbourhood, "mask", (1, 1, 64, 64))
+    check(per_document, "mask", (1, 2, 16, 16))
+    check(several_pieces, "mask", (1, 1, 16, 14))
+    check(mixed_numbers, "score", (1, 3, 9, 11))
+
+
+@pytest.mark.parametrize("mode", [torch.inference_mode, torch.no_grad, lambda: torch.autocast("cpu", torch.bfloat16)])
+def test_modes_around_a_call(mode):
+    """What is in force where attention is called changes nothing of a modification, nor does it hide what learns."""
+    bias = torch.randn(3, requires_grad=True)
+
+    def function(s, b, h, q, kv):
+        return torch.tanh(s) + bias[h]
+
+    plain = modification(function)
+    with mode():
+        made = modification(function)
+    assert str(made) == str(plain) and made.key == plain.key and made.captured[0].requires_grad
+
+
 # -- arithmetic of subscripts -----------------------------------------------------------------------------------------
 
 WHOLE = {
