@@ -10,6 +10,8 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch.nn.functional import scaled_dot_product_attention
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -103,6 +105,61 @@ def test_half_precision_rounds_what_is_rounded(dtype):
     check(BY_NAME["causal ALiBi"], omni_attention, dtype, 2 * torch.finfo(dtype).eps, REFERENCE)
 
 
+# -- any shape ---------------------------------------------------------------------------------------------------------
+
+
+@st.composite
+def attentions(draw) -> dict:
+    """Sizes down to nothing and one, shared keys, a scale, blocks of any size, dimensions of memory in any order."""
+    key_heads, group = draw(st.integers(1, 2)), draw(st.integers(1, 3))
+    sizes = {name: draw(st.integers(least, 9)) for name, least in
+             (("batch", 0), ("queries", 0), ("keys", 0), ("head", 1), ("value", 1))}  # fmt: skip
+    return sizes | {
+        "key_heads": key_heads, "heads": key_heads * group, "scale": draw(st.sampled_from([None, 0.0, -0.7, 2.0])),
+        "block": draw(st.none() | st.tuples(st.integers(1, 5), st.integers(1, 5))),
+        "orders": [draw(st.permutations(range(4))) for _ in range(3)], "biased": draw(st.booleans()),
+    }  # fmt: skip
+
+
+@given(attentions())
+def test_attention_of_any_shape(drawn):
+    generator = torch.Generator().manual_seed(0)
+
+    def tensor(order: list[int], *shape: int) -> torch.Tensor:
+        made = torch.randn([shape[axis] for axis in order], generator=generator, dtype=torch.float64)
+        return made.permute([order.index(axis) for axis in range(4)]).requires_grad_()
+
+    query = tensor(drawn["orders"][0], drawn["batch"], drawn["heads"], drawn["queries"], drawn["head"])
+    columns = (drawn["batch"], drawn["key_heads"], drawn["keys"])
+    key = tensor(drawn["orders"][1], *columns, drawn["head"])
+    value = tensor(drawn["orders"][2], *columns, drawn["value"])
+    bias = torch.randn(drawn["heads"], generator=generator, dtype=torch.float64, requires_grad=True)
+
+    def score_mod(score, b, h, q_idx, kv_idx):
+        return score * bias[h] + 0.1 * q_idx
+
+    def mask_mod(b, h, q_idx, kv_idx):
+        return (q_idx * 7 + kv_idx * 5 + h) % 3 > 0
+
+    mask, score = None, score_mod if drawn["biased"] else None
+    if drawn["block"] is not None:
+        heads, lengths = drawn["heads"], (drawn["queries"], drawn["keys"])
+        mask = create_block_mask(mask_mod, None, heads, *lengths, BLOCK_SIZE=drawn["block"])
+    rest = (drawn["scale"], drawn["heads"] != drawn["key_heads"])
+    found = omni_attention(query, key, value, score, mask, *rest, True, kernel_options=REFERENCE)
+    wanted = reference_attention(query, key, value, score, mask_mod if mask else None, *rest)
+    leaves = (query, key, value, *([bias] if score else []))
+    upstream = torch.randn(found[0].shape, generator=generator, dtype=torch.float64)
+    gradients = [
+        torch.autograd.grad(x[0], leaves, upstream, allow_unused=True) if x[0].requires_grad else [None] * len(leaves)
+        for x in (found, wanted)
+    ]
+    assert found[0].shape == wanted[0].shape
+    for ours, theirs in zip((*found, *gradients[0]), (*wanted, *gradients[1]), strict=True):
+        theirs = torch.zeros_like(ours) if theirs is None else theirs
+        assert torch.allclose(ours, theirs, rtol=1e-9, atol=1e-11)
+
+
 # -- autograd ---------------------------------------------------------------------------------------------------------
 
 
@@ -187,10 +244,10 @@ def test_tensors_that_are_not_contiguous():
     assert torch.allclose(found, wanted, rtol=0, atol=1e-15)
     leaves = [x.detach().requires_grad_() for x in (query, key, value)]
     for options in (REFERENCE, None, {"BACKEND": "triton", "INTERPRET": True}):
-        given = leaves if options != {"BACKEND": "triton", "INTERPRET": True} else [x.float() for x in leaves]
-        gradients = torch.autograd.grad(omni_attention(*given, kernel_options=options).sin().sum(), given)
+        used = leaves if options != {"BACKEND": "triton", "INTERPRET": True} else [x.float() for x in leaves]
+        gradients = torch.autograd.grad(omni_attention(*used, kernel_options=options).sin().sum(), used)
         assert [g.stride() for g in gradients] == [(60, 4, 12, 1), (72, 24, 4, 1), (72, 24, 4, 1)]
-        copies = [x.detach().contiguous().requires_grad_() for x in given]
+        copies = [x.detach().contiguous().requires_grad_() for x in used]
         wanted = torch.autograd.grad(omni_attention(*copies, kernel_options=options).sin().sum(), copies)
         assert all(torch.allclose(a, b, rtol=0, atol=1e-6) for a, b in zip(gradients, wanted, strict=True))
     wide = torch.randn(1, 1, 5, 4, dtype=torch.float64).expand(2, 3, 5, 4)
@@ -440,8 +497,8 @@ def test_backends_are_chosen_by_device_and_sizes():
         "decode": problem(gpu, queries=1),
         "reference": problem(gpu, head=512),
     }
-    for name, given in chosen.items():
-        decision = backends.choose(given)
+    for name, example in chosen.items():
+        decision = backends.choose(example)
         assert decision.choice == name and name in decision.candidates and decision.reason
     assert backends.choose(problem(gpu, queries=1, learnable=())).choice == "triton"  # gradients
     assert backends.choose(problem(gpu, dtype=torch.float64)).choice == "reference"
@@ -460,9 +517,9 @@ class Allocated(TorchDispatchMode):
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         result = func(*args, **(kwargs or {}))
-        given = {x.untyped_storage().data_ptr() for x in flatten((args, kwargs or {})) if isinstance(x, torch.Tensor)}
+        known = {x.untyped_storage().data_ptr() for x in flatten((args, kwargs or {})) if isinstance(x, torch.Tensor)}
         for tensor in flatten(result):
-            if isinstance(tensor, torch.Tensor) and tensor.untyped_storage().data_ptr() not in given:
+            if isinstance(tensor, torch.Tensor) and tensor.untyped_storage().data_ptr() not in known:
                 self.bytes += tensor.untyped_storage().nbytes()
         return result
 
@@ -473,11 +530,11 @@ def test_memory_grows_linearly(backend, grows):
 
     def used(length: int) -> int:
         query, key, value = inputs(1, 2, length, 16, dtype=torch.float32)
-        given = operator.Specification().problem(query, key, value, host_device_spec())
+        forward = operator.Specification().problem(query, key, value, host_device_spec())
         backward = operator.Specification().problem(query, key, value, host_device_spec(), ())
         with torch.no_grad(), Allocated() as counted:
             options = (("BACKEND", backend),)
-            output, lse = backends.build(given, options)(query, key, value, None, ())
+            output, lse = backends.build(forward, options)(query, key, value, None, ())
             backends.build(backward, options)(query, key, value, output, lse, output, None, None, ())
         return counted.bytes
 
