@@ -223,7 +223,10 @@ def describe(problem: AttentionProblem, options: tuple[tuple[str, Any], ...] = (
     """What :func:`build` makes, as text, with the decision for it."""
     decision = choose(problem, options)
     found = BACKENDS[decision.choice].describe(problem, _configuration(options))
-    return Description(found.language, found.lines, found.kernels, (decision, *found.decisions))
+    embedded = [part for part in (problem.score, problem.mask) if part]
+    if problem.needs_gradient and problem.score:
+        embedded.append(problem.score.adjoint)
+    return Description(found.language, found.lines, found.kernels, (decision, *found.decisions), tuple(embedded))
 
 
 def _configuration(options: tuple[tuple[str, Any], ...]) -> dict[str, Any]:

@@ -27,12 +27,14 @@ from .kernel import Kernel, KernelArgument
 @dataclass(frozen=True)
 class Description:
     """What an extern call runs: the text of its kernels in ``language`` ("cpp", "triton", "text"), the ``kernels``
-    themselves where they are records, and why they are what they are."""
+    themselves where they are records, why they are what they are, and ``embedded``, records of what stands inside them
+    (the user's functions and their derivatives), which print themselves."""
 
     language: str
     lines: tuple[Line, ...]
     kernels: tuple[Kernel, ...] = ()
     decisions: tuple[Decision, ...] = ()
+    embedded: tuple[Any, ...] = ()
 
 
 #: Operators whose kernels are the compiler's own, and what describes those of one call on a device.
@@ -54,7 +56,10 @@ def described(kernel: Kernel, call: Extern) -> Kernel:
     )  # fmt: skip
     # Lines that come of a traced function name nodes of a graph of its own: here all stem from the call.
     lines = tuple(Line(text, kernel.origins) for text in (*heading, "", *(line.text for line in found.lines)))
-    return replace(kernel, lines=lines, written_in=found.language, inner=found.kernels, decisions=found.decisions)
+    return replace(
+        kernel, lines=lines, written_in=found.language, inner=found.kernels, decisions=found.decisions,
+        embedded=found.embedded,
+    )  # fmt: skip
 
 
 def extern_kernel(schedule: Schedule, node: ScheduleNode, device: DeviceSpec) -> Kernel:

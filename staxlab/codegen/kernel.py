@@ -45,12 +45,13 @@ class Kernel:
     """One generated kernel, or one extern call.
 
     ``language`` is "cpp", "triton" or "extern" (``source`` is then the call, in words, and after it, where the operator
-    is the compiler's own, the text of its kernels, ``written_in`` C++ or Triton; ``inner`` are they). ``nodes`` are the
-    schedule nodes it executes. ``flags`` are the compiler flags the source needs (C++). ``launch`` holds what the
-    launcher needs to know: for Triton the grid expression, ``constants`` and ``num_warps``; for C++ ``vector_lanes``,
-    ``accumulators``, ``parallel`` and so on. Traffic in bytes, ``operations`` in scalar operations. ``planned`` are the
-    loops of a C++ kernel, as its writer followed them; ``tuning`` is what a search for a launch configuration may vary
-    in a Triton kernel (:class:`~staxlab.codegen.triton.candidates.KernelTuning`).
+    is the compiler's own, the text of its kernels, ``written_in`` C++ or Triton; ``inner`` are they, and ``embedded``
+    the user's functions in them). ``nodes`` are the schedule nodes it executes. ``flags`` are the compiler flags the
+    source needs (C++). ``launch`` holds what the launcher needs to know: for Triton the grid expression, ``constants``
+    and ``num_warps``; for C++ ``vector_lanes``, ``accumulators``, ``parallel`` and so on. Traffic in bytes,
+    ``operations`` in scalar operations. ``planned`` are the loops of a C++ kernel, as its writer followed them;
+    ``tuning`` is what a search for a launch configuration may vary in a Triton kernel
+    (:class:`~staxlab.codegen.triton.candidates.KernelTuning`).
     """
 
     name: str
@@ -71,6 +72,7 @@ class Kernel:
     tuning: Any = field(default=None, repr=False, compare=False)
     written_in: str | None = None
     inner: tuple[Kernel, ...] = field(default=(), repr=False, compare=False)
+    embedded: tuple[Any, ...] = field(default=(), repr=False, compare=False)
 
     @property
     def source(self) -> str:

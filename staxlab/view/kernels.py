@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..codegen.kernel import Kernel
+from ..provenance import Line
 from .decisions import decisions_table
 from .document import Pane
 from .listing import listing
@@ -33,6 +34,10 @@ def kernel_markup(kernel: Any, *, single: bool) -> Html:
     caption = [element("strong", kernel.name), " ", element("span", " · ".join(facts), class_="sx-muted")]
     language = {"cpp": "cpp", "triton": "triton"}.get(kernel.written_in or kernel.language, "text")
     parts = [listing(kernel.lines, language, name=kernel.name, caption=caption)]
+    for part in kernel.embedded:  # as text: its origins are nodes of a graph of its own
+        lines = part.format().splitlines()
+        shown = listing([Line(text) for text in lines[1:]], "ir", name=lines[0])
+        parts.append(element("details", [element("summary", f"embedded: {lines[0]}"), shown], class_="sx-more"))
     details = []
     if kernel.arguments:
         rows = [[a.name, a.buffer, a.role, str(a.dtype).removeprefix("torch.")] for a in kernel.arguments]

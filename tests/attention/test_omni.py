@@ -475,8 +475,11 @@ def test_the_kernel_is_among_the_kernels(target):
         assert kernel.decisions[0].topic == "attention-backend"
         assert kernel.decisions[0].choice == kernel.written_in
         assert all(inner.language == kernel.written_in for inner in kernel.inner)
-        shown = kernel._repr_mimebundle_()
-        assert "alibi" in shown["text/html"] and "calls" not in shown["text/plain"][:1]
+        names = [part.name for part in kernel.embedded if hasattr(part, "name")]
+        assert names == ["alibi", "causal"] and len(kernel.embedded) == (2 if half is compilation else 3)
+        shown = kernel._repr_mimebundle_()["text/html"]
+        assert "embedded: score_mod alibi" in shown and "embedded: mask_mod causal" in shown
+        assert ("embedded: derivative by the score" in shown) == (half is not compilation)
     if target == "cpu":
         found = compilation.call([query, key, value, *mask.lists().values()])
         assert torch.allclose(found[0], omni_attention(query, key, value, alibi, mask), atol=1e-6)
