@@ -89,9 +89,10 @@ recording = _Recording()
 
 
 def unrecorded(function: Callable[[], Any]) -> Any:
-    """The result of ``function()``, unseen by a tracer that is recording on this thread: what is computed is no part of
-    the program. Modes belong to threads, so while one is recorded the call is made on another. Exceptions pass."""
-    if recording.tracer is None:
+    """The result of ``function()``, unseen by a tracer that is recording on this thread and by function transforms
+    (``torch.func.grad``): what is computed is no part of the program. Both belong to threads, so the call is made on
+    another. Exceptions pass."""
+    if recording.tracer is None and _transforms() is None:
         return function()
     found: list[tuple[Any, BaseException | None]] = []
 

@@ -16,9 +16,10 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from staxlab import omni_attention
 from staxlab.attention import modification as module
 from staxlab.attention.modification import modification
-from staxlab.attention.reference import subscript_tensors
+from staxlab.attention.reference import reference_attention, subscript_tensors
 from staxlab.errors import CaptureError, OptionError
 from staxlab.loops.body import _Recorder
 from staxlab.loops.expressions import Expr
@@ -115,6 +116,22 @@ def test_modes_around_a_call(mode):
     with mode():
         made = modification(function)
     assert str(made) == str(plain) and made.key == plain.key and made.captured[0].requires_grad
+
+
+def test_function_transforms_around_a_call():
+    """The sample of a modification belongs to no transform that the call is under."""
+    q, k, v = torch.randn(3, 1, 2, 5, 16, dtype=torch.float64)
+
+    def loss(attention, x, **options):
+        return attention(x, k, v, lambda s, b, h, i, j: torch.tanh(s) - (i - j), **options)
+
+    module.clear()
+    ours = torch.func.grad(lambda x: loss(omni_attention, x, kernel_options={"BACKEND": "reference"}).sin().sum())(q)
+    module.clear()
+    value, pull = torch.func.vjp(lambda x: loss(omni_attention, x, kernel_options={"BACKEND": "reference"}), q)
+    wanted = torch.func.grad(lambda x: loss(reference_attention, x)[0].sin().sum())(q)
+    torch.testing.assert_close(ours, wanted)
+    torch.testing.assert_close(pull(value.cos())[0], wanted)
 
 
 # -- arithmetic of subscripts -----------------------------------------------------------------------------------------
