@@ -14,6 +14,7 @@ import torch
 
 from ..capture.graph import TensorMeta
 from ..options import device_spec, host_device_spec
+from ..provenance import SourceLocation
 from ..transform.attention_expressions import Coordinate, Score, function_of, parts_of
 from ..transform.attention_plans import GeneralPlan
 from ..transform.attention_rewrite import GeneralCall
@@ -28,7 +29,10 @@ WORTH_LISTS = 20.0
 
 
 def attention_operator(
-    plan: GeneralPlan, operands: Sequence[TensorMeta], captured: Sequence[TensorMeta], where: str = ""
+    plan: GeneralPlan,
+    operands: Sequence[TensorMeta],
+    captured: Sequence[TensorMeta],
+    where: SourceLocation | None = None,
 ) -> GeneralCall | str:
     """What to call the operator with, or why it would gain nothing.
 

@@ -15,8 +15,8 @@ import torch
 
 from ..capture.graph import Graph, Node, TensorMeta
 from ..provenance import Origins
-from .attention_products import Atom, Coordinates, run_without_memory
-from .operations import operation
+from .attention_products import Atom, Coordinates
+from .operations import operation, run_without_memory
 
 TRANSPOSES = frozenset({"transpose", "permute", "mT", "T", "t", "swapaxes", "swapdims", "movedim", "moveaxis"})
 FEATURE = Atom(0, 0)  # stands for the axis of features, which no axis of the scores corresponds to

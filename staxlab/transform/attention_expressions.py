@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 
+from ..provenance import SourceLocation
 from .attention_products import AXES
 
 
@@ -281,16 +282,21 @@ def _number_text(value: Any) -> str:
 
 
 def function_of(
-    expression: Expression, name: str, captured: Sequence[torch.Tensor] = (), where: str = "", score: bool = True
+    expression: Expression,
+    name: str,
+    captured: Sequence[torch.Tensor] = (),
+    where: SourceLocation | None = None,
+    score: bool = True,
 ) -> Callable[..., Any]:
-    """``score_mod(score, b, h, q, kv)``, or ``mask_mod(b, h, q, kv)`` without ``score``, as a Python function with
-    lines of its own: what can be traced, read, and called with tensors that broadcast."""
+    """``score_mod(score, b, h, q, kv)``, or ``mask_mod(b, h, q, kv)`` without ``score``, as a Python function: what can
+    be traced, and called with tensors that broadcast. It stands at the user's line ``where``; without one, at a line of
+    its own that can be looked up."""
     parameters = (["score"] if score else []) + list(AXES)
-    comment = f"  # {where}" if where else ""
-    source = f"def {name}({', '.join(parameters)}):{comment}\n    return {text(expression)}\n"
-    file = f"<{name} {zlib.crc32(source.encode()):08x}>"
-    linecache.cache[file] = (len(source), None, source.splitlines(True), file)
+    source = f"def {name}({', '.join(parameters)}): return {text(expression)}\n"
+    file, line = (where.file, where.line) if where else (f"<{name} {zlib.crc32(source.encode()):08x}>", 1)
+    if where is None:
+        linecache.cache[file] = (len(source), None, source.splitlines(True), file)
     scope: dict[str, Any] = {"torch": torch, "inf": math.inf}
     scope.update({f"captured{number}": tensor for number, tensor in enumerate(captured)})
-    exec(compile(source, file, "exec"), scope)
+    exec(compile("\n" * (line - 1) + source, file, "exec"), scope)
     return scope[name]

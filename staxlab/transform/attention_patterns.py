@@ -222,6 +222,8 @@ def _changes_no_value(node: Any) -> bool:
     if not _is_tensor(node) or not node.args or not _is_tensor(node.args[0]) or node.meta.get("mutates"):
         return False
     name = operation(node)
+    if name == "dropout":  # with a probability, or it would be gone; what follows from that is decided with the rest
+        return True
     if name in ("to", "type_as", "float", "double", "half", "bfloat16", "type"):
         return node.val.dtype.is_floating_point
     return name in VIEWS and (name != "getitem" or inserts_axes(node.args[1], node.args[0].val.ndim))

@@ -26,7 +26,7 @@ from typing import Any
 
 import torch
 
-from ..capture.graph import Graph, Node, TensorMeta
+from ..capture.graph import Node, TensorMeta
 from .attention_expressions import (
     Call,
     Captured,
@@ -95,7 +95,7 @@ class GeneralPlan:
 # -- legality ---------------------------------------------------------------------------------------------------------
 
 
-def objection(found: Attention, graph: Graph, effects: Effects) -> str | None:
+def objection(found: Attention, effects: Effects) -> str | None:
     """Why an attention must stay as it is written, in words; None if nothing speaks against replacing it."""
     inside = set(found.inside)
     for node in found.inside[:-1]:

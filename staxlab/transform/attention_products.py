@@ -20,8 +20,8 @@ from typing import Any
 
 import torch
 
-from ..capture.graph import Node, TensorMeta, map_nodes
-from .operations import is_number, operation
+from ..capture.graph import Node, TensorMeta
+from .operations import is_number, operation, run_without_memory
 
 #: Operations that lay out their argument's elements anew, without computing. ``getitem`` is one where it inserts axes
 #: only.
@@ -205,23 +205,6 @@ def inserts_axes(subscript: Any, rank: int) -> bool:
     """Whether a subscript takes everything, and at most inserts axes: ``[:, None]``, ``[..., None]``."""
     parts = subscript if isinstance(subscript, tuple) else (subscript,)
     return all(part is None or part is Ellipsis or (isinstance(part, slice) and part == slice(None)) for part in parts)
-
-
-def run_without_memory(node: Node, values: dict[Node, torch.Tensor]) -> Any:
-    """A node computed on tensors without memory: its shape and strides. Raises what the call raises."""
-
-    def value(source: Node) -> Any:
-        if source in values:
-            return values[source]
-        meta = source.val
-        if not isinstance(meta, TensorMeta):
-            return meta
-        return torch.empty_strided(meta.shape, meta.stride, dtype=meta.dtype, device="meta")
-
-    args, kwargs = map_nodes(node.args, value), map_nodes(node.kwargs, value)
-    if node.op == "call_method":
-        return getattr(args[0], node.target)(*args[1:], **kwargs)
-    return node.target(*args, **kwargs)
 
 
 # -- atoms ------------------------------------------------------------------------------------------------------------

@@ -17,8 +17,8 @@ import torch
 
 from ..capture.graph import Node, TensorMeta, nodes_in
 from .attention_expressions import CASTS, Captured, Coordinate, Expression, Number, call
-from .attention_products import VIEWS, Atom, Coordinates, run_without_memory
-from .operations import is_number, is_pointwise, operation
+from .attention_products import VIEWS, Atom, Coordinates
+from .operations import is_number, is_pointwise, operation, run_without_memory
 
 
 @dataclass(frozen=True)

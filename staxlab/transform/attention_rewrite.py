@@ -20,6 +20,7 @@ import torch.nn.functional as F
 from ..capture.graph import Graph, Node, TensorMeta
 from ..errors import OptionError
 from ..options import Decision
+from ..provenance import SourceLocation
 from .attention_building import Builder
 from .attention_patterns import Attention, Operand, candidates, recognise
 from .attention_plans import SMALLEST, GeneralPlan, LibraryPlan, general_plan, library_plan, objection, traffic
@@ -49,7 +50,7 @@ class GeneralCall:
 
 #: Makes a :class:`GeneralCall` from a plan, the metadata of query, key and value, that of the captured tensors (as
 #: read, [b, h, q, kv] without the axes along which they do not vary), and the user's line; or says why not.
-General = Callable[[GeneralPlan, Sequence[TensorMeta], Sequence[TensorMeta], str], GeneralCall | str]
+General = Callable[[GeneralPlan, Sequence[TensorMeta], Sequence[TensorMeta], SourceLocation | None], GeneralCall | str]
 
 
 def attention_pass(mode: str, decisions: dict[str, Decision], general: General | None = None) -> Pass:
@@ -59,6 +60,7 @@ def attention_pass(mode: str, decisions: dict[str, Decision], general: General |
 
     def run(graph: Graph) -> list[Applied]:
         applied: list[Applied] = []
+        effects = Effects(graph)
         for weighted, probabilities, casts in list(candidates(graph)):
             found = recognise(weighted, probabilities, casts)
             root = weighted.node
@@ -70,11 +72,11 @@ def attention_pass(mode: str, decisions: dict[str, Decision], general: General |
                     "its scores are no product of two matrices with pointwise operations after it",
                 )
                 continue
-            plan, decision = _decide(found, graph, mode, general)
+            plan, decision = _decide(found, effects, mode, general)
             decisions[root.name] = decision
             if plan is None:
                 continue
-            done = _replace(graph, found, plan, general, constants)
+            done = _replace(graph, effects, found, plan, general, constants)
             if isinstance(done, str):
                 _note(decisions, root, WRITTEN, done)
             else:
@@ -115,13 +117,13 @@ def _note(decisions: dict[str, Decision], root: Node, choice: str, reason: str, 
 
 
 def _decide(
-    found: Attention, graph: Graph, mode: str, general: General | None
+    found: Attention, effects: Effects, mode: str, general: General | None
 ) -> tuple[LibraryPlan | GeneralPlan | None, Decision]:
     """The plan, if there is one and it is worth it, and the decision."""
     noted: dict[str, Decision] = {}
     root = found.root
     facts: tuple[tuple[str, Any], ...] = (("attention", str(found)),)
-    problem = objection(found, graph, Effects(graph))
+    problem = objection(found, effects)
     if problem is not None:
         _note(noted, root, WRITTEN, problem, facts)
         return None, noted[root.name]
@@ -167,7 +169,12 @@ def _what(plan: LibraryPlan | GeneralPlan) -> str:
 
 
 def _replace(
-    graph: Graph, found: Attention, plan: LibraryPlan | GeneralPlan, general: General | None, constants: dict[str, Any]
+    graph: Graph,
+    effects: Effects,
+    found: Attention,
+    plan: LibraryPlan | GeneralPlan,
+    general: General | None,
+    constants: dict[str, Any],
 ) -> Applied | str:
     root, inside = found.root, found.inside
     origins = frozenset().union(*(node.origins for node in inside))
@@ -184,9 +191,13 @@ def _replace(
     before = describe(inside)
     root.replace_all_uses_with(final)
     shapes = {user for node in inside for user in node.users if user not in inside}  # ones_like(scores) and its kind
-    for node in [node for node in graph if node in shapes or node in inside][::-1]:
-        if not node.users:
+    gone = [*shapes, *inside[::-1]]
+    while dead := [node for node in gone if not node.users]:
+        for node in dead:
             graph.erase(node)
+            gone.remove(node)
+    for node in build.created:
+        effects.add(node)
     choice = LIBRARY if isinstance(plan, LibraryPlan) else GENERAL
     source = f"{__file__}:{_replace.__code__.co_firstlineno}"
     return Applied(f"attention by {choice}", LAW[choice], before, describe(build.created), origins, source)
@@ -365,11 +376,13 @@ def _general(
         varies = [any(atom in part for part in axes for atom in group) for group in groups]
         shape = tuple(size for size, own in zip(term.val.shape, varies, strict=True) if own)
         terms.append(build.shaped(term, shape))
-    where = str(found.root.location) if found.root.location else ""
-    made = general(plan, [x.val for x in operands], [term.val for term in terms], where)  # type: ignore[union-attr]
+    location = found.softmax.argument.location
+    made = general(plan, [x.val for x in operands], [term.val for term in terms], location)  # type: ignore[union-attr]
     if isinstance(made, str):
         return made
-    blocks = [_constant(build, constants, f"{found.root.name}_blocks_{k}", x) for k, x in enumerate(made.blocks)]
+    blocks = [
+        _constant(build, constants, f"attention_{found.root.name}_blocks_{k}", x) for k, x in enumerate(made.blocks)
+    ]
     captured = [terms[number] for number in made.order]
     args = (query, key, value, blocks, captured, made.specification)
     result, lse = build.results(made.target, args, found.root.val.requires_grad)

@@ -32,6 +32,7 @@ from .attention_expressions import (
     function_of,
     is_of_position,
     is_truth,
+    parts_of,
 )
 from .attention_products import VIEWS, Atom, Coordinates, Layout, Product, is_real, product
 from .attention_reading import Reader, filling, spelled
@@ -362,6 +363,8 @@ def every_query_sees_a_key(condition: Expression, sizes: tuple[int, int, int, in
     if not is_of_position(condition):
         return False
     batch, heads, queries, keys = sizes
+    read = {part.axis for part in parts_of(condition) if isinstance(part, Coordinate)}
+    batch, heads = (size if axis in read else 1 for axis, size in enumerate((batch, heads)))
     b, h = torch.arange(batch)[:, None, None], torch.arange(heads)[None, :, None]
     q = torch.arange(queries)[None, None, :]
     seen = torch.zeros(batch, heads, queries, dtype=torch.bool)

@@ -24,7 +24,7 @@ import torch
 from ..capture.graph import Graph, Node, TensorMeta
 from ..provenance import Origins
 from .effects import Effects, takes_element
-from .operations import BY_NAME, COMMUTATIVE, OPERATORS, UNARY, is_in_place, is_number, operation
+from .operations import BY_NAME, COMMUTATIVE, OPERATORS, UNARY, is_in_place, is_number, operation, run_without_memory
 from .patterns import Rule, Var, apply, contiguous_stride, same_metadata, same_strides
 from .rewrite import Applied, describe
 
@@ -111,14 +111,17 @@ def _constant_to_the_right(node: Node) -> list[Applied]:
 def _remove_in_place(graph: Graph) -> list[Applied]:
     """``t.relu_()`` becomes ``t.relu()`` where ``t`` is a fresh intermediate that nothing else reads.
 
-    Writes that require grad stay: autograd reads ``t`` as well, and raises where it has saved what is overwritten.
+    Writes that require grad stay, unless nobody has saved what is overwritten (:func:`_unsaved`): autograd reads ``t``
+    as well, and raises where it has.
     """
     applied: list[Applied] = []
     for node in graph:
         target = node.args[0] if node.args and isinstance(node.args[0], Node) else None
         if target is None or not node.meta.get("mutates") or not is_in_place(node) or not _is_private(target, node):
             continue
-        if not same_metadata(node, target) or not _keeps_dtype(node, target) or node.val.requires_grad:
+        if not same_metadata(node, target) or not _keeps_dtype(node, target):
+            continue
+        if node.val.requires_grad and not (_unsaved(target) and _unsaved(node)):
             continue
         if not _keeps_strides(node, target):
             continue
@@ -161,6 +164,15 @@ def _is_private(target: Node, writer: Node) -> bool:
     )
 
 
+def _unsaved(node: Node) -> bool:
+    """Whether the derivative of an operation reads neither its result nor, where it is written in place, its first
+    argument: a product of matrices, a sum, a multiplication by a number, a masking."""
+    name = (operation(node) or "").removesuffix("_")
+    if name in ("mul", "div"):
+        return len(node.args) == 2 and any(is_number(x) and not isinstance(x, complex) for x in node.args)
+    return name in ("matmul", "bmm", "mm", "baddbmm", "einsum", "add", "sub", "neg", "masked_fill")
+
+
 _SIMPLE_BINARY = frozenset({"add", "sub", "mul"})
 _GIVES_BOOL = frozenset({"logical_not", "isnan", "isinf", "isfinite"})
 
@@ -173,7 +185,11 @@ def _keeps_dtype(node: Node, target: Node) -> bool:
         return dtype == torch.bool
     if name in UNARY and len(node.inputs) == 1:
         return dtype.is_floating_point or name in ("relu", "abs", "neg")
-    if name not in _SIMPLE_BINARY or len(node.args) != 2 or node.kwargs:
+    if name == "masked_fill" and len(node.args) == 3 and not node.kwargs:
+        return is_number(node.args[2]) and not isinstance(node.args[2], complex)
+    if name == "div" and not dtype.is_floating_point:
+        return False
+    if name not in (*_SIMPLE_BINARY, "div") or len(node.args) != 2 or node.kwargs:
         return False
     other = node.args[1]
     if isinstance(other, Node):
@@ -193,7 +209,15 @@ def _keeps_strides(node: Node, target: Node) -> bool:
         axes = sorted(zip(value.stride, value.shape, strict=True))
         return all(stride == math.prod(extent for _, extent in axes[:place]) for place, (stride, _) in enumerate(axes))
     others = [part.val for part in node.inputs]
-    return all(other.shape == value.shape and other.stride == contiguous_stride(value.shape) for other in others)
+    if all(other.shape == value.shape and other.stride == contiguous_stride(value.shape) for other in others):
+        return True
+    plain = getattr(torch.Tensor, (operation(node) or "").removesuffix("_"), None)
+    if plain is None or node.op != "call_method":
+        return False
+    try:  # what the ordinary form delivers, seen on tensors without memory
+        return run_without_memory(node, {}, plain).stride() == value.stride
+    except Exception:
+        return False
 
 
 def _remove_identities(graph: Graph) -> list[Applied]:

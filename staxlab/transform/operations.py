@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import builtins
 import operator
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
-from ..capture.graph import Node, TensorMeta
+from ..capture.graph import Node, TensorMeta, map_nodes
 
 OPERATORS: dict[Any, str] = {
     operator.add: "add", operator.sub: "sub", operator.mul: "mul", operator.truediv: "div",
@@ -100,3 +101,23 @@ def is_pointwise(node: Node) -> bool:
     if node.meta.get("mutates") or node.meta.get("random") or not isinstance(node.val, TensorMeta):
         return False
     return operation(node) in POINTWISE and "out" not in node.kwargs
+
+
+def run_without_memory(node: Node, values: dict[Node, torch.Tensor], instead: Callable | None = None) -> Any:
+    """A call computed on tensors without memory, which shows its shape and strides; ``values`` are those of some
+    inputs, ``instead`` another function for the same arguments. Raises what the call raises."""
+
+    def value(source: Node) -> Any:
+        if source in values:
+            return values[source]
+        meta = source.val
+        if not isinstance(meta, TensorMeta):
+            return meta
+        return torch.empty_strided(meta.shape, meta.stride, dtype=meta.dtype, device="meta")
+
+    args, kwargs = map_nodes(node.args, value), map_nodes(node.kwargs, value)
+    if instead is not None:
+        return instead(*args, **kwargs)
+    if node.op == "call_method":
+        return getattr(args[0], node.target)(*args[1:], **kwargs)
+    return node.target(*args, **kwargs)

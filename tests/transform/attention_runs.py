@@ -17,7 +17,7 @@ from staxlab.transform.attention_rewrite import GeneralCall
 PASS = "ReplaceAttention"
 
 
-def definition(plan: Any, operands: Any, captured: Any, where: str = "") -> GeneralCall:
+def definition(plan: Any, operands: Any, captured: Any, where: Any = None) -> GeneralCall:
     """A call that computes a plan by its definition on a matrix of scores, so that what is tested is the plan."""
     group = operands[0].shape[1] // operands[1].shape[1]
 

@@ -178,6 +178,11 @@ SPELLINGS: tuple[Spelling, ...] = (
     _S("a window of positions", "q k v",
        "i = torch.arange(6)\nd = i[:, None] - i[None, :]\n"
        "(q @ k.mT * 0.25).masked_fill((d < 0) | (d > 2), -inf).softmax(-1) @ v", mask="masked_fill, positions"),
+    _S("in place", "q k v added", "s = q @ k.mT\ns /= 4\ns += added.detach()\ns.softmax(-1) @ v", scale="x /= c",
+       mask="added, data"),
+    _S("in place, masked", "q k v hidden",
+       "s = torch.matmul(q, k.transpose(-1, -2)).mul_(0.25)\ns.masked_fill_(hidden, -inf)\ns.softmax(-1) @ v",
+       scale="x *= c", mask="masked_fill, data"),
     # The softmax.
     _S("softmax written out", "q k v",
        "s = q @ k.mT * 0.25\ne = torch.exp(s - s.amax(-1, keepdim=True))\n(e / e.sum(-1, keepdim=True)) @ v"),

@@ -194,7 +194,7 @@ MISSES: dict[str, tuple[str, str, str]] = {
     "probabilities used twice": ("q k v", S + "p = s.softmax(-1)\np @ v + p @ k", "is read by %matmul"),
     "softmax over queries": ("q k v", S + "s.softmax(-2) @ v", "no product of two matrices"),
     "softmax over heads": ("q k v", S + "s.softmax(1) @ v", "no product of two matrices"),
-    "dropout": ("q k v", S + "F.dropout(s.softmax(-1), 0.5, training=True) @ v", ""),
+    "dropout": ("q k v", S + "F.dropout(s.softmax(-1), 0.5, training=True) @ v", "draws random numbers"),
     "no maximum": ("q k v", S + "e = s.exp()\n(e / e.sum(-1, keepdim=True)) @ v", ""),
     "the sum is another's": ("q k v", S + "e = (s - s.amax(-1, keepdim=True)).exp()\n"
                              "(e / (e + 1).sum(-1, keepdim=True)) @ v", ""),

@@ -223,6 +223,35 @@ def test_private_in_place_operations_become_ordinary_ones():
     assert torch.equal(final(X), fn(X.clone()))
 
 
+def test_in_place_operations_become_ordinary_ones_in_training_where_nobody_saved_what_they_overwrite():
+    w = torch.linspace(-1, 1, 12).reshape(4, 3).requires_grad_()
+
+    def scores(a, b):
+        s = a @ b
+        s /= 2
+        s += b.sum()
+        s.masked_fill_(torch.ones(3, 3).tril() == 0, -1.0)
+        return s * s
+
+    def saved(a, b):
+        s = (a @ b).exp()
+        s *= 2  # the derivative of exp reads what this overwrites: eager raises
+        return s.sum()
+
+    a = X.clone().requires_grad_()
+    final = transformed(scores, a, w)
+    assert not any(node.meta.get("mutates") for node in final.graph)
+    for one, other in zip(
+        *(torch.autograd.grad(fn(a, w).sum(), (a, w)) for fn in (final.forward, scores)), strict=True
+    ):
+        assert torch.equal(one, other)
+    kept = transformed(saved, a, w)
+    assert sum(bool(node.meta.get("mutates")) for node in kept.graph) == 1
+    for fn in (kept.forward, saved):
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            fn(a, w).backward()
+
+
 IN_PLACE_STAYS = {
     "an input": lambda t: t.add_(1),
     "a view": lambda t: _view_written(t),
