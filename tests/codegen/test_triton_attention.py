@@ -111,7 +111,7 @@ def test_blocks_that_are_not_square(rows, columns):
 def test_the_only_block_may_be_of_any_size():
     """Where there is one row of blocks, or one column, nothing has to divide it."""
     made = setup(BY_NAME["causal"], block=(50, 37))
-    assert not why_not(made.problem) and why_not(replace(made.problem, needs_gradient=True))
+    assert not why_not(made.problem) and not why_not(replace(made.problem, needs_gradient=True))
     made.check(build_forward(made.problem), **CLOSE)
     made = setup(BY_NAME["causal, lower right"], block=(21, 16))
     made.check(build_forward(made.problem, SMALL), **CLOSE)

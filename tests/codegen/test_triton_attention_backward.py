@@ -366,6 +366,14 @@ def test_tiles_are_no_larger_than_what_there_is():
     assert rule.keys.block_m == rule.queries.block_m == 32 and rule.keys.block_n == 128
 
 
+@pytest.mark.parametrize("block", [37, 50, (37, 16)], ids=str)
+def test_a_single_row_of_blocks_may_be_of_any_size(block):
+    variant = BY_NAME["causal ALiBi"]
+    made = setup(variant, block=block)
+    check(made, variant, build_backward(made.problem))
+    check(made, variant, build_backward(made.problem, SMALL))
+
+
 def test_what_cannot_be_is_refused():
     made = setup(BY_NAME["causal"], block=20)
     with pytest.raises(CodegenError, match="blocks of 20 queries"):

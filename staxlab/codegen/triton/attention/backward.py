@@ -21,7 +21,7 @@ from ....provenance import Line
 from ...kernel import Kernel
 from .backward_configurations import BackwardConfiguration, default_configuration, learnable, require_fitting
 from .backward_writer import BackwardWriter, Layouts, once
-from .pieces import require_supported
+from .pieces import require_supported, walked
 from .running import launcher
 
 
@@ -62,7 +62,7 @@ class AttentionBackward:
         require_supported(problem)
         if problem.is_empty:
             raise CodegenError(f"{problem} has nothing to compute", remedy="its gradients are zero")
-        self.problem = problem
+        self.problem = problem = walked(problem)
         self.decisions: tuple[Decision, ...] = ()
         if configuration is None:
             configuration, self.decisions = default_configuration(problem)

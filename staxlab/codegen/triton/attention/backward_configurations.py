@@ -106,7 +106,7 @@ def shared_bytes(problem: AttentionProblem, tiles: Tiles, over: str) -> int:
 
 def default_configuration(problem: AttentionProblem) -> tuple[BackwardConfiguration, tuple[Decision, ...]]:
     """The table's entry for the head size, cut down to the problem: tiles no larger than the sequences, that divide the
-    blocks of the mask, and as many stages as shared memory holds. CodegenError where no tile divides the blocks."""
+    blocks of the mask, and as many stages as shared memory holds."""
     capability = capability_of(problem.device)
     table = SINGLE if problem.dtype == torch.float32 else HALF[capability]
     padded = padded_head(problem)
@@ -148,8 +148,8 @@ def combined(problem: AttentionProblem, seconds: Mapping[BackwardConfiguration, 
 def fit(problem: AttentionProblem, tiles: Tiles, over: str) -> Tiles:
     """A configuration cut down to what the problem and the device allow."""
     blocks = problem.blocks
-    block_m = _fitted(tiles.block_m, problem.queries, blocks.rows if blocks else 0, "queries")
-    block_n = _fitted(tiles.block_n, problem.keys, blocks.columns if blocks else 0, "keys")
+    block_m = _fitted(tiles.block_m, problem.queries, blocks.rows if blocks else 0)
+    block_n = _fitted(tiles.block_n, problem.keys, blocks.columns if blocks else 0)
     # A warp of the matrix units makes 16 x 16 results at least, of scores or of the gradients it keeps.
     kept = (block_n if over == "keys" else block_m) * padded(problem.head_size)
     warps = max(1, min(tiles.num_warps, max(block_m * block_n, kept) // 256))
@@ -160,18 +160,10 @@ def fit(problem: AttentionProblem, tiles: Tiles, over: str) -> Tiles:
     return fitted
 
 
-def _fitted(block: int, extent: int, of_mask: int, what: str) -> int:
+def _fitted(block: int, extent: int, of_mask: int) -> int:
+    """A side of a tile: no longer than what there is, and a divisor of the mask's block (0: there is none)."""
     size = min(block, padded(max(extent, 1)))
-    if not of_mask:
-        return size
-    size = min(size, of_mask & -of_mask)  # the largest power of two that divides the mask's block
-    if size < SMALLEST:
-        raise CodegenError(
-            f"a block mask with blocks of {of_mask} {what}: tiles of a GPU kernel have at least {SMALLEST} and must "
-            "divide a block",
-            remedy=f"create the block mask with a BLOCK_SIZE that is a multiple of {SMALLEST}, as 128",
-        )
-    return size
+    return min(size, of_mask & -of_mask) if of_mask else size  # the largest power of two that divides
 
 
 def require_fitting(problem: AttentionProblem, configuration: BackwardConfiguration) -> None:

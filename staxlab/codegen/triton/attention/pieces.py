@@ -67,7 +67,7 @@ def why_not(problem: AttentionProblem) -> str:
     """Why the Triton templates cannot run a problem; "" if they can."""
     if problem.dtype not in (torch.float32, torch.float16, torch.bfloat16):
         return f"Triton's matrix products take no {problem.dtype}"
-    blocks = problem.blocks if problem.needs_gradient else walked(problem).blocks
+    blocks = walked(problem).blocks
     if blocks is not None and (blocks.rows % SMALLEST or blocks.columns % SMALLEST):
         size, tile = f"{blocks.rows} x {blocks.columns}", f"{SMALLEST} x {SMALLEST}"
         return f"a mask with blocks of {blocks.rows} queries: tiles of {tile} do not divide blocks of {size}"
