@@ -46,7 +46,7 @@ def launcher(kernel: Kernel) -> Callable[..., None]:
     def launch(*tensors: torch.Tensor) -> None:
         if not tensors[0].is_cuda:
             askew = "unaligned" in kernel.launch and any(tensor.data_ptr() % 16 for tensor in tensors)
-            interpret(kernel.launch["unaligned"] if askew else kernel, tensors)
+            interpret(kernel.launch["unaligned"] if askew else kernel, [tensor.detach() for tensor in tensors])
             return
         if not compiled:
             from ..launcher import load
@@ -121,6 +121,12 @@ class AttentionRun:
     def launchers(self) -> tuple[Callable[..., None], ...]:
         return tuple(launcher(kernel) for kernel in self.kernels)
 
+    @functools.cached_property
+    def captured_names(self) -> tuple[str, ...]:
+        """What the kernels call the captured tensors, in the problem's order."""
+        parts = [part for part in (self.problem.score, self.problem.mask) if part is not None]
+        return tuple(f"{part.kind}_{captured.name}" for part in parts for captured in part.captured)
+
     def __call__(
         self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, block_mask: Any = None,
         captured: Sequence[torch.Tensor] = (),
@@ -129,7 +135,7 @@ class AttentionRun:
         rows = (problem.batch, problem.query_heads, problem.queries)
         if problem.is_empty:
             return self._empty(device).zero_(), torch.full(rows, float("-inf"), dtype=torch.float32, device=device)
-        if (problem.blocks is None) != (block_mask is None) or len(captured) != len(problem.captured):
+        if (problem.blocks is None) != (block_mask is None) or len(captured) != len(self.captured_names):
             masks = "no block mask" if block_mask is None else "a block mask"
             raise CodegenError(
                 f"{problem}: given {masks} and {len(captured)} captured tensors",
@@ -138,12 +144,7 @@ class AttentionRun:
         tensors = {"query": query, "key": key, "value": value}
         if block_mask is not None:
             tensors |= {name: getattr(block_mask, name).contiguous() for name in LISTS}
-        names = [
-            f"{modification.kind}_{c.name}"
-            for modification in (problem.score, problem.mask) if modification is not None
-            for c in modification.captured
-        ]  # fmt: skip
-        tensors |= zip(names, captured, strict=True)
+        tensors |= zip(self.captured_names, captured, strict=True)
         tensors["out"] = self._empty(device)
         tensors["lse"] = torch.empty(rows, dtype=torch.float32, device=device)
         for launch in self.launchers:
@@ -155,7 +156,7 @@ class AttentionRun:
                 else:  # the state of the shares of a split
                     size = launch.kernel.launch["parts"][argument.name]
                     tensors[argument.name] = torch.empty(size, dtype=argument.dtype, device=device)
-            launch(*(tensors[argument.name].detach() for argument in launch.kernel.arguments))
+            launch(*(tensors[argument.name] for argument in launch.kernel.arguments))
         return tensors["out"], tensors["lse"]
 
     def _empty(self, device: torch.device) -> torch.Tensor:

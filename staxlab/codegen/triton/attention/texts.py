@@ -81,29 +81,29 @@ for start in tl.range({first}, {last}, BLOCK_N{how}):
 #: Tiles of the blocks in a list. The number of the next block is read a step ahead, so that its keys can be fetched
 #: while this one is worked on.
 LISTED = """\
-{kind}_steps = tl.load({counts} + list_row) * {tiles}
+{kind}_steps = tl.load({counts} + list_row){times}
 <<share>>
 {kind}_list = {indices} + list_row * {columns}
-number = tl.load({kind}_list + {first} // {tiles})
+number = tl.load({kind}_list{beginning})
 for step in tl.range({first}, {last}{how}):
-    start = number * {size} + step % {tiles} * BLOCK_N
-    number = tl.load({kind}_list + tl.minimum(step + 1, {last} - 1) // {tiles})
+    start = number * {size}{inside}
+    number = tl.load({kind}_list + tl.minimum(step + 1, {last} - 1){per})
     <<visit>>
 """
 
 #: Full and partial blocks in one loop, full ones first: warps that fetch and warps that compute can be told apart in
 #: one loop only. Numbers of blocks are read where they are needed, by the warps that fetch.
 MERGED = """\
-full_steps = tl.load(full_kv_num_blocks + list_row) * {tiles}
-partial_steps = tl.load(kv_num_blocks + list_row) * {tiles}
+full_steps = tl.load(full_kv_num_blocks + list_row){times}
+partial_steps = tl.load(kv_num_blocks + list_row){times}
 full_list = full_kv_indices + list_row * {columns}
 partial_list = kv_indices + list_row * {columns}
 for step in tl.range(0, full_steps + partial_steps{how}):
     whole = step < full_steps  # a full block: every position is visible
     rest = step - full_steps
-    of_full = tl.load(full_list + step // {tiles}, whole, other=0)
-    number = tl.where(whole, of_full, tl.load(partial_list + rest // {tiles}, rest >= 0, other=0))
-    start = number * {size} + step % {tiles} * BLOCK_N
+    of_full = tl.load(full_list + step{per}, whole, other=0)
+    number = tl.where(whole, of_full, tl.load(partial_list + rest{per}, rest >= 0, other=0))
+    start = number * {size}{inside}
     <<visit>>
 """
 

@@ -191,11 +191,16 @@ class ForwardWriter(KernelWriter):
         assert blocks is not None
         _, columns = blocks.counts(problem.queries, problem.keys)
         visit = self.visit(writer, self.ragged_keys, problem.mask is not None, unsure=False, unless="whole")
-        names = {
-            "columns": columns, "tiles": blocks.columns // self.configuration.block_n, "size": blocks.columns,
-            "how": self.how(),
-        }  # fmt: skip
+        names = {"columns": columns, "size": blocks.columns, "how": self.how(), **self.of_tiles()}
         writer.extend(self.fill(MERGED, {"visit": visit}, names).lines())
+
+    def of_tiles(self) -> dict[str, str]:
+        """The words of a loop over tiles where a block has several: steps are tiles, lists are of blocks."""
+        assert self.problem.blocks is not None
+        tiles = self.problem.blocks.columns // self.configuration.block_n
+        if tiles == 1:
+            return {"times": "", "per": "", "inside": ""}
+        return {"times": f" * {tiles}", "per": f" // {tiles}", "inside": f" + step % {tiles} * BLOCK_N"}
 
     def every(self, writer: CodeWriter, first: str, last: str, ragged: bool) -> None:
         """A loop over tiles side by side, from the key ``first`` to before ``last``."""
@@ -218,10 +223,11 @@ class ForwardWriter(KernelWriter):
         # known. A share may begin with the second.
         masked = kind == "partial" and problem.mask is not None
         visit = self.visit(writer, self.ragged_keys, masked, unsure=self.ragged_keys and self.decoding)
+        words = self.of_tiles()
         names = {
             "kind": kind, "counts": f"{prefix}kv_num_blocks", "indices": f"{prefix}kv_indices", "columns": columns,
-            "tiles": blocks.columns // self.configuration.block_n, "size": blocks.columns, "first": first,
-            "last": last, "how": self.how(),
+            "size": blocks.columns, "first": first, "last": last, "how": self.how(),
+            "beginning": f" + {first}{words['per']}" if self.decoding else "", **words,
         }  # fmt: skip
         writer.extend(self.fill(LISTED, {"share": share, "visit": visit}, names).lines())
 
