@@ -193,6 +193,7 @@ def _reader(record: Mapping[str, Any]) -> Callable[[str, Mapping[str, Any]], Sav
         "staxlab-gpu-matmul-1": _products, "staxlab-splitting-benchmark-1": _peers,
         "staxlab-hardware-models-benchmark-1": _hardware_models,
         "staxlab-product-models-benchmark-1": _product_models, "staxlab-attention-1": _attention,
+        "staxlab-attention-cpu-1": _attention_cpu,
     }  # fmt: skip
     kind = record.get("format")
     if kind == "staxlab-gpu-benchmark-1":
@@ -393,6 +394,23 @@ def _attention(name: str, record: Mapping[str, Any]) -> SavedRun:
     ]
     notes = ["intervals of ratios: quotients of the ends of both medians' intervals"]
     return _run(name, record, "Attention beside the others", panels, notes)
+
+
+def _attention_cpu(name: str, record: Mapping[str, Any]) -> SavedRun:
+    """The same on a CPU, from paired readings; a rate of products of visible positions."""
+    rates, ratios = [], []
+    for case in record["cases"]:
+        title = case["case"]
+        rates.append(Reading(title, "staxlab", *3 * [case["gflops"]]))
+        for peer, ratio in case["ratios"].items():
+            ends = ratio["interval"] or {"low": ratio["median"], "high": ratio["median"]}
+            ratios.append(Reading(title, PEERS.get(peer, peer), ratio["median"], ends["low"], ends["high"]))
+    panels = [
+        Panel(RATIO, RATIO_COLUMN, tuple(ratios), 1.0, "equally fast"),
+        Panel("rate, of visible positions (GFLOP/s)", "{}, GFLOP/s", tuple(rates)),
+    ]
+    notes = [f"{record['threads']} threads; ratios are medians of paired readings"]
+    return _run(name, record, "Attention on a CPU beside the others", panels, notes)
 
 
 # --- Models of the hardware beside the device -------------------------------------------------------------------------

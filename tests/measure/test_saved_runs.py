@@ -193,6 +193,24 @@ OTHERS = {
         },
         {("causal, forward", "staxlab"): "4 [2, 8]", ("causal, forward", "FlexAttention"): "2"},
     ),
+    "attention on a CPU": (
+        {
+            "format": "staxlab-attention-cpu-1",
+            "threads": 2,
+            "cases": [
+                {
+                    "case": "causal",
+                    "gflops": 64.0,
+                    "ratios": {
+                        "sdpa": {"median": 1.5, "interval": {"low": 1.25, "high": 2.0}},
+                        "flex": {"median": 3.0, "interval": None},
+                    },
+                },
+                {"case": "window", "gflops": 16.0, "ratios": {}},
+            ],
+        },
+        {("causal", "PyTorch's own kernel"): "1.5 [1.25, 2]", ("causal", "FlexAttention"): "3"},
+    ),
     "hardware models": (
         {
             "format": "staxlab-hardware-models-benchmark-1",
