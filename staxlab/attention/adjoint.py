@@ -52,7 +52,8 @@ class AdjointBody:
     number; ``contributions`` are what captured tensors that require grad get.
 
     The derivative of what no score belongs to, or a mask hides, is whatever comes of it, infinities and NaN included: a
-    kernel selects by visibility *after* the sweep (a product with 0 is not enough).
+    kernel selects by visibility *after* the sweep (a product with 0 is not enough). Derivatives are of ``dtype`` and
+    are not rounded on the way, where autograd rounds those of half-precision values.
     """
 
     forward: LoopBody
