@@ -36,6 +36,7 @@ SUITES: dict[str, tuple[str, ...]] = {
     "autodiff": ("tests/autodiff",),
     "loops": ("tests/loops",),
     "operators": ("tests/test_opinfo.py",),
+    "attention": ("tests/attention/test_cpp.py",),
     # Two tests less: an allocator that keeps freed memory back for a while makes a process grow, and with the extension
     # turned off there is nothing to check.
     "native": ("tests/native", "-k", "not (memory_stays_flat_over_fresh_tensors or without_the_extension)"),
