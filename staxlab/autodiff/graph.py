@@ -49,7 +49,7 @@ class JointGraph:
     rule that takes one apart need not have a derivative everywhere (a branch of a ``where`` that is not taken may give
     infinity times zero).
 
-    ``write_backs``, ``obstacles``, ``decomposed`` and ``versions`` are those of an operator graph.
+    ``write_backs``, ``obstacles``, ``decomposed``, ``versions`` and ``apart`` are those of an operator graph.
     """
 
     module: GraphModule
@@ -67,6 +67,7 @@ class JointGraph:
     decomposed: tuple[Decomposed, ...] = ()
     versions: tuple[int, ...] = ()
     undecomposed: JointGraph | None = None
+    apart: frozenset[str] = frozenset()
 
     @property
     def graph(self) -> Graph:

@@ -113,6 +113,7 @@ class JointRecorder(Recorder):
             (*self._obstacles(alive), *self.stale, *obstacles),
             tuple(self.log.decomposed),
             tuple(self.writes.counts.get(node, 0) for node in primals),
+            apart=self._apart(leaves),
         )
 
     # -- forward ------------------------------------------------------------------------------------------------------
@@ -286,6 +287,8 @@ class JointRecorder(Recorder):
             self.position = self.positions.get(number, Position())
             if target is aten.mul.Tensor and running is not None and _distributes_evenly(running, args):
                 target, args = aten.where.ScalarOther, (*args, 0)
+            if target in _BATCH_NORMS and not self.differentiably and args[7] is not False:
+                args = (*args[:3], None, None, *args[5:])
         else:
             self.positions[torch._C._autograd._get_sequence_nr() - 1] = self.position
         node = super()._create(op, target, args, kwargs, val, name=name)
@@ -369,6 +372,15 @@ def _drawn(nodes: list[Node], backward: set[Node]) -> list[Node]:
 
 #: Which results of a random operator with several are the random numbers themselves.
 _NUMBERS_DRAWN = {aten.native_dropout.default: (1,)}
+
+
+#: Adjoints of batch norms whose fourth and fifth arguments, the running statistics, mean nothing in training (the
+#: eighth, where it is a flag, says whether it is). They would be saved, and new ones could not stand where the old do.
+_BATCH_NORMS = (
+    aten.native_batch_norm_backward.default,
+    aten.batch_norm_backward.default,
+    aten.cudnn_batch_norm_backward.default,
+)
 
 
 #: What finds one element of a whole tensor, and whose derivative is shared out among those equal to it.

@@ -233,6 +233,7 @@ class _Copier:
             tuple(entry for entry in joint.decomposed if any(name in names for name in entry.into)),
             tuple(memories),
             joint.versions if takes_the_rest else (0,) * len(graph.placeholders),
+            joint.apart if takes_the_rest else frozenset(),
         )
 
 

@@ -158,7 +158,7 @@ class Recorder(TorchDispatchMode):
         memories = iter(self.writes.inputs)
         found = {
             node.name: next(memories)
-            for node, value in zip(self.graph.placeholders, inputs, strict=True)
+            for node, value in zip(self.graph.placeholders[: len(inputs)], inputs, strict=True)
             if isinstance(value, torch.Tensor)
         }
         count = Counter(map(id, found.values()))
