@@ -108,6 +108,8 @@ def compiled_by(peer: str, module: Any, mode: str | None) -> tuple[Any, Callable
 
 def staxlab_kernels(compiled: Any) -> dict[str, Any]:
     """Kernels of all versions and halves, and whether that is all there is: no fallback, a region for each shape."""
+    from benchmarks.preallocated import nothing_left_to_copy
+
     generated = library = 0
     reasons = []
     for version in compiled.versions:
@@ -117,8 +119,10 @@ def staxlab_kernels(compiled: Any) -> dict[str, Any]:
             if half is None or half.fallback:
                 reasons.append(half.fallback_reason if half is not None else "the backward half was not compiled")
                 continue
-            calls = sum(kernel.language == "extern" for kernel in half.kernels)
-            generated, library = generated + len(half.kernels) - calls, library + calls
+            done = nothing_left_to_copy(half.schedule)
+            kernels = [kernel for kernel in half.kernels if not done.intersection(kernel.nodes)]
+            calls = sum(kernel.language == "extern" for kernel in kernels)
+            generated, library = generated + len(kernels) - calls, library + calls
     found = {"kernels": generated + library, "generated": generated, "library_calls": library}
     return found | {"regions": len(compiled.versions), "fallbacks": reasons}
 
@@ -295,17 +299,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for name in peers:
         if name not in PEERS:
             p.error(f"no peer named {name!r}; peers: {', '.join(PEERS)}")
+    from benchmarks.models.cases import select
+
+    try:
+        steps = select(options.steps)
+    except KeyError as error:
+        p.error(error.args[0])
     with tempfile.TemporaryDirectory(prefix="staxlab-whole-models-") as caches:
         for variable in ("STAXLAB_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"):
             os.environ[variable] = str(Path(caches) / variable.lower())  # empty, and before the peers are imported
-        from benchmarks.models.cases import select
         from benchmarks.peers import limit_cores
         from benchmarks.records import header, save
 
-        try:
-            steps = select(options.steps)
-        except KeyError as error:
-            p.error(error.args[0])
         limit_cores(options.threads)
         run = {**header(FORMAT, options.device), "dtype": options.dtype, "mode": options.mode, "complete": False}
         run |= {"readings": options.readings, "sizes": size, "steps": []}
