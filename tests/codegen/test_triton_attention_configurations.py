@@ -100,3 +100,13 @@ def test_warps_of_their_own_need_loads_of_the_accelerator_only():
     assert not why_not_specialized(per_head, specialized), "read once, in front of the loop"
     for name in ("documents", "additive bias", "times"):
         assert "read for every key" in why_not_specialized(setup(BY_NAME[name]).problem, specialized)
+
+
+def test_measured_tiles_give_loads_warps_of_their_own_where_they_can(monkeypatch):
+    from staxlab.codegen.triton.attention import configurations
+
+    monkeypatch.setitem(configurations.SPECIALIZED_TILES, 128, (128, 64, 4, 2))
+    assert default_configuration(large()) == AttentionConfiguration(128, 64, 4, 2, fetch=True, specialize=True)
+    assert not default_configuration(large(size=64)).specialize
+    assert not default_configuration(large(queries=40)).specialize, "two groups of warps need 128 rows"
+    assert not default_configuration(large(torch.float32)).specialize

@@ -59,6 +59,10 @@ FLOAT_TILES = {64: (64, 32, 8, 2), 128: (32, 32, 16, 2), 256: (32, 16, 8, 2)}
 #: Without the accelerator, on compute capability 9: addresses take registers, so more threads share a tile.
 THREADED_TILES = {64: (128, 64, 4, 3), 128: (128, 64, 8, 3), 256: (128, 32, 8, 2)}
 
+#: Tiles, by padded head size, with which loads get warps of their own by rule, wherever they can. A size gets an entry
+#: once ``benchmarks.attention`` has measured that it is the fastest.
+SPECIALIZED_TILES: dict[int, tuple[int, int, int, int]] = {}
+
 #: With the accelerator: where a search begins.
 PROMISING = ((128, 64, 4, 2), (128, 128, 8, 2), (128, 64, 8, 3), (128, 128, 4, 2), (128, 64, 4, 3), (128, 64, 8, 2),
              (128, 32, 4, 3), (128, 128, 8, 3))  # fmt: skip
@@ -113,6 +117,10 @@ def default_configuration(problem: AttentionProblem, fetch: bool | None = None) 
     tables = FLOAT_TILES if problem.dtype == torch.float32 else HALF_TILES[capability]
     if capability == 90 and not fetch and problem.dtype != torch.float32:
         tables = THREADED_TILES
+    if fetch and head in SPECIALIZED_TILES:
+        found = fitted(problem, AttentionConfiguration(*SPECIALIZED_TILES[head], fetch=True, specialize=True))
+        if not why_not_specialized(problem, found):
+            return found
     block_m, block_n, warps, stages = tables[head]
     return fitted(problem, AttentionConfiguration(block_m, block_n, warps, stages, fetch))
 
