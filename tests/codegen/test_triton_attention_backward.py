@@ -264,7 +264,7 @@ def test_a_contribution_is_summed_over_the_tile_before_it_goes_to_memory():
     for kernels in (per_head, of_scores):
         assert "atomic" not in kernels[0].source + kernels[2].source
     shared = build_backward(setup(BY_NAME["grouped queries"]).problem, SMALL).source
-    assert "atomic" not in shared and "for member in range(2)" in shared
+    assert "atomic" not in shared and "for member in tl.range(2, num_stages=1)" in shared
 
 
 # -- the texts ---------------------------------------------------------------------------------------------------------

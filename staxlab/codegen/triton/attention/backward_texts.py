@@ -72,7 +72,7 @@ first_row = head.to(tl.int64) * {queries}
 """
 
 SHARED_HEADS = """\
-for member in range({group}):  # the query heads that share these keys
+for member in tl.range({group}, num_stages=1):  # the query heads that share these keys
     h = key_head * {group} + member
     query_start = {query_base}
     d_result_start = {d_result_base}
