@@ -151,9 +151,9 @@ def _type_objection(found: Attention, operands: list[Node]) -> str | None:
     root = found.root.val
     if root.dtype not in FLOATING:
         return f"the dtype is {root.dtype}"
-    for node in operands:
-        if (node.val.dtype, node.val.device) != (root.dtype, root.device):
-            return f"%{node.name} is {node.val}, the result {root} (autocast, or a cast before a product)"
+    for node in operands:  # under autocast a product takes what is finer, and rounds it first
+        if node.val.device != root.device or node.val.dtype.itemsize < root.dtype.itemsize:
+            return f"%{node.name} is {node.val} on {node.val.device}, the result {root} on {root.device}"
     finer = {torch.float64: (torch.float64,), torch.float32: (torch.float32,)}.get(
         root.dtype, (root.dtype, torch.float32)
     )

@@ -242,14 +242,17 @@ def _operands(build: Builder, found: Attention, shared: bool) -> list[Node | Non
 
 
 def _operand(build: Builder, found: Attention, operand: Operand) -> Node | None:
-    """An operand as [batch, head, row, feature]."""
+    """An operand as [batch, head, row, feature], in the dtype that the product computes with."""
+    node = operand.node
+    if node.val.dtype != found.dtype:
+        node = build.call("to", node, found.dtype)
     if operand.group == 1:
-        return build.canonical(operand.node, operand.axes, full=(0, 1))
+        return build.canonical(node, operand.axes, full=(0, 1))
     coordinates: Coordinates = found.path.coordinates  # type: ignore[assignment]
     (head,) = coordinates.groups[1]
     shared = (Atom(head.stride * operand.group, head.extent // operand.group),) if head.extent > operand.group else ()
     groups = (coordinates.groups[0], shared, *coordinates.groups[2:])
-    return build.among(Coordinates(groups)).canonical(operand.node, operand.axes, full=(0, 1))
+    return build.among(Coordinates(groups)).canonical(node, operand.axes, full=(0, 1))
 
 
 def _library(build: Builder, found: Attention, plan: LibraryPlan) -> Node | None:
@@ -310,6 +313,8 @@ def _poisoned(build: Builder, found: Attention, result: Node, dead: Node, others
     total = build.call("sum", value, -2, keepdim=True)
     for other in others:
         total = build.call(operator.add, total, other)
+    if found.dtype.itemsize == 2:  # autocast sums in float32
+        total = build.call("to", total, found.dtype)
     bounded = build.call("nan_to_num", total, nan=0.0, posinf=0.0, neginf=0.0)
     return build.call(operator.add, result, build.call(operator.mul, poison, bounded))
 

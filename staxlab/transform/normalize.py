@@ -24,7 +24,7 @@ import torch
 from ..capture.graph import Graph, Node, TensorMeta
 from ..provenance import Origins
 from .effects import Effects, takes_element
-from .operations import BY_NAME, COMMUTATIVE, OPERATORS, UNARY, is_in_place, is_number, operation, run_without_memory
+from .operations import BY_NAME, COMMUTATIVE, OPERATORS, UNARY, is_in_place, is_number, operation
 from .patterns import Rule, Var, apply, contiguous_stride, same_metadata, same_strides
 from .rewrite import Applied, describe
 
@@ -211,13 +211,8 @@ def _keeps_strides(node: Node, target: Node) -> bool:
     others = [part.val for part in node.inputs]
     if all(other.shape == value.shape and other.stride == contiguous_stride(value.shape) for other in others):
         return True
-    plain = getattr(torch.Tensor, (operation(node) or "").removesuffix("_"), None)
-    if plain is None or node.op != "call_method":
-        return False
-    try:  # what the ordinary form delivers, seen on tensors without memory
-        return run_without_memory(node, {}, plain).stride() == value.stride
-    except Exception:
-        return False
+    # masked_fill fills a clone, which lies as what it is of, whatever the mask is.
+    return operation(node) == "masked_fill_" and value.stride == contiguous_stride(value.shape)
 
 
 def _remove_identities(graph: Graph) -> list[Applied]:

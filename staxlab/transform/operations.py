@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import builtins
 import operator
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -103,9 +102,9 @@ def is_pointwise(node: Node) -> bool:
     return operation(node) in POINTWISE and "out" not in node.kwargs
 
 
-def run_without_memory(node: Node, values: dict[Node, torch.Tensor], instead: Callable | None = None) -> Any:
+def run_without_memory(node: Node, values: dict[Node, torch.Tensor]) -> Any:
     """A call computed on tensors without memory, which shows its shape and strides; ``values`` are those of some
-    inputs, ``instead`` another function for the same arguments. Raises what the call raises."""
+    inputs. Raises what the call raises."""
 
     def value(source: Node) -> Any:
         if source in values:
@@ -116,8 +115,6 @@ def run_without_memory(node: Node, values: dict[Node, torch.Tensor], instead: Ca
         return torch.empty_strided(meta.shape, meta.stride, dtype=meta.dtype, device="meta")
 
     args, kwargs = map_nodes(node.args, value), map_nodes(node.kwargs, value)
-    if instead is not None:
-        return instead(*args, **kwargs)
     if node.op == "call_method":
         return getattr(args[0], node.target)(*args[1:], **kwargs)
     return node.target(*args, **kwargs)

@@ -179,10 +179,32 @@ def test_what_has_further_derivatives_keeps_them():
     )
 
 
-def test_autocast_stays_as_it_is():
+@pytest.mark.parametrize(("function", "bias", "choice"), [(causal, False, LIBRARY), (biased, True, GENERAL)])
+def test_under_autocast_operands_are_rounded_as_autocast_rounds_them(function, bias, choice):
+    given = arguments(bias)
+    exact = function(*(x.double() for x in given))
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        (decision,) = staxlab.explain(causal, *arguments()).transforms.decisions
-    assert decision.choice == "as written" and "autocast" in decision.reason
+        compiled = staxlab.compile(function)
+        actual, eager = compiled(*given), function(*given)
+    assert decisions(compiled.versions[0].compilation) == [choice] and actual.dtype == eager.dtype == torch.bfloat16
+    limit = 2 * (eager - exact).abs().max()
+    assert 0 < (actual - exact).abs().max() <= limit < 0.5
+
+
+def test_a_layer_trains_under_autocast():
+    torch.manual_seed(0)
+    layer, x = SelfAttention(), torch.randn(2, LENGTH, 64)
+    compiled, found = staxlab.compile(layer), []
+    for run in (compiled, layer):
+        layer.zero_grad()
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            result = run(x)
+        result.float().square().mean().backward()
+        found.append((result, [p.grad.clone() for p in layer.parameters()]))
+    assert decisions(compiled.versions[0].compilation) == [LIBRARY]
+    torch.testing.assert_close(found[0][0], found[1][0], rtol=2e-2, atol=2e-2)
+    for one, other in zip(found[0][1], found[1][1], strict=True):
+        torch.testing.assert_close(one, other, rtol=5e-2, atol=2e-2 * float(other.abs().max()))
 
 
 def test_required_and_impossible_is_an_error_at_the_users_line():
