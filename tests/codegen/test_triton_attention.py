@@ -14,6 +14,7 @@ pytest.importorskip("triton")
 from staxlab.attention.modification import modification
 from staxlab.codegen.triton.attention.configurations import AttentionConfiguration
 from staxlab.codegen.triton.attention.forward import build_forward, forward_kernel, forward_traffic
+from staxlab.codegen.triton.attention.handler import RELAXED
 from staxlab.codegen.triton.attention.pieces import why_not
 from staxlab.codegen.triton.attention.running import heaviest_first
 from staxlab.errors import CodegenError
@@ -32,7 +33,9 @@ def test_every_variant_agrees_with_the_specification(variant):
     made.check(build_forward(made.problem, MEDIUM), **CLOSE)
 
 
-@pytest.mark.parametrize("name", ["causal ALiBi", "documents", "grouped queries, learned", "several blocks", "lengths"])
+@pytest.mark.parametrize(
+    "name", ["causal ALiBi", "documents", "grouped queries, learned", "several blocks", "soft cap", "sigmoid gate"]
+)
 @pytest.mark.parametrize("dtype", list(HALF), ids=str)
 def test_half_precision_is_as_close_as_its_rounding(name, dtype):
     made = setup(BY_NAME[name], dtype)
@@ -165,6 +168,27 @@ def test_the_users_lines_stand_between_comments():
     of_score = made.problem.score.body.origins
     inside = text.splitlines().index(next(x for x in text.splitlines() if x.endswith("# end of alibi")))
     assert of_score and kernel.lines[inside - 1].origins <= of_score and kernel.lines[inside - 1].origins
+
+
+def test_half_precision_has_functions_without_branches():
+    """Divisions and hyperbolic tangents of single scores: accurate in float32, fast in half precision."""
+    exact = forward_kernel(setup(BY_NAME["soft cap"]).problem, MEDIUM).source
+    assert "tl.div_rn" in exact and "libdevice.tanh" in exact
+    made = setup(BY_NAME["soft cap"], torch.bfloat16)
+    text = forward_kernel(made.problem, MEDIUM).source
+    assert "libdevice" not in text and "score * 0.2  # divided by 5" in text
+    scores = torch.linspace(-30, 30, 16 * 37 * 4).view(4, 37, 16) / 8
+    scores[0, 0] = torch.tensor([0.0, -0.0, 1e-6, -1e-6, 1e4, -1e4, float("inf"), float("-inf")] * 2)
+    found = relaxed("tanh", scores), relaxed("sigmoid", scores)
+    for ours, theirs in zip(found, (torch.tanh(scores.double()), torch.sigmoid(scores.double())), strict=True):
+        assert (ours.double() - theirs).abs().max() <= 2.0**-22
+
+
+def relaxed(operation: str, value: torch.Tensor) -> torch.Tensor:
+    """What a relaxed operation computes, with PyTorch in Triton's place."""
+    import types
+
+    return eval(RELAXED[operation].format(a="value"), {"tl": types.SimpleNamespace(exp2=torch.exp2), "value": value})
 
 
 def test_a_distance_is_converted_by_rows_and_columns():

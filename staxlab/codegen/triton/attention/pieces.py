@@ -155,7 +155,8 @@ class KernelWriter:
             count=self.count,
             helpers=self.helpers,
         )
-        result = run(ScoreOps(emission, score, place.moving, modification.body.origins))
+        relaxed = self.problem.dtype != torch.float32
+        result = run(ScoreOps(emission, score, place.moving, modification.body.origins, relaxed=relaxed))
         self.count = emission.count
         self.library, self.asserts = self.library or emission.library, self.asserts or emission.asserts
         words = what or f"{modification.kind}_mod"

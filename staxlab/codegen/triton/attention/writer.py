@@ -14,6 +14,7 @@ import torch
 from ....attention.problem import AttentionProblem
 from ....provenance import CodeWriter
 from ..operations import triton_dtype
+from ..space import INT32_MAX
 from .configurations import AttentionConfiguration
 from .pieces import LN_2, LOG2_E, KernelWriter, Operand, Place, list_row, location_of, operands, padded, precision_of
 from .texts import EVERY, LISTED, MERGED, RESULTS, SHIFT, STATE, VISIT
@@ -57,6 +58,15 @@ class ForwardWriter(KernelWriter):
         """Whether a tile may hang over the last key, or lie beyond it, as tiles of the last block of a list may."""
         blocks = self.problem.blocks
         return bool(self.problem.keys % (blocks.columns if blocks is not None else self.configuration.block_n))
+
+    @property
+    def lists_are_wide(self) -> bool:
+        """Whether the number of a block among those of all batches and heads needs 64 bits."""
+        problem, blocks = self.problem, self.problem.blocks
+        assert blocks is not None
+        rows, columns = blocks.counts(problem.queries, problem.keys)
+        lists = (problem.batch if blocks.batch_varies else 1) * (problem.query_heads if blocks.head_varies else 1)
+        return lists * rows * columns > INT32_MAX
 
     @property
     def scaled(self) -> bool:
@@ -236,7 +246,10 @@ class ForwardWriter(KernelWriter):
         writer, problem = CodeWriter(), self.problem
         if problem.blocks is not None:
             rows, _ = problem.blocks.counts(problem.queries, problem.keys)
-            writer.emit(f"list_row = {list_row(problem, rows, self.row_block)}  # of the lists of blocks")
+            row = list_row(problem, rows, self.row_block)
+            if self.lists_are_wide:
+                row = f"({row}).to(tl.int64)"
+            writer.emit(f"list_row = {row}  # of the lists of blocks")
             if self.configuration.specialize:
                 self.merged(writer)
                 return writer
