@@ -21,14 +21,17 @@ BlockCounts(partial=8, full=28, empty=28)
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import torch
 
-from ..errors import OptionError
+from ..errors import OptionError, StaxError
 from ..provenance import SourceLocation
+from ..specialize.ambient import unrecorded
 from .mask_evaluation import (
     Rectangle,
     Span,
@@ -91,6 +94,13 @@ class BlockMask:
     full_q_num_blocks: torch.Tensor
     full_q_indices: torch.Tensor
 
+    #: What a compiled program may depend on. Two masks whose functions compute the same, from other tensors perhaps
+    #: (the document ids of another batch), share a version.
+    __specialized_by__ = (
+        "seq_lengths", "block_size", "reads_batch", "reads_head", "kv_num_blocks", "kv_indices", "full_kv_num_blocks",
+        "full_kv_indices", "q_num_blocks", "q_indices", "full_q_num_blocks", "full_q_indices", "meaning", "captured",
+    )  # fmt: skip
+
     @staticmethod
     def from_classes(
         classes: torch.Tensor,
@@ -116,6 +126,30 @@ class BlockMask:
             for wanted in (PARTIAL, FULL):
                 lists += _lists(grid == wanted)
         return BlockMask(mask_mod, seq_lengths, block_size, reads_batch, reads_head, *lists)
+
+    # --- What its function computes ---------------------------------------------------------------------------------
+
+    @cached_property
+    def meaning(self) -> Any:
+        """What the mask function computes and where it stands, in a digest: equal for functions that compute the same
+        from captured tensors of equal shapes. The function itself where it cannot be traced. Found when it is first
+        asked for; like the lists, it does not follow what the function reads."""
+        traced = self._traced
+        return self.mask_mod if traced is None else hashlib.sha256(repr(traced.key).encode()).hexdigest()
+
+    @cached_property
+    def captured(self) -> tuple[torch.Tensor, ...]:
+        """The tensors that the mask function reads."""
+        return () if self._traced is None else tuple(part.tensor for part in self._traced.captured)
+
+    @cached_property
+    def _traced(self) -> Any:
+        from .modification import modification
+
+        try:
+            return unrecorded(lambda: modification(self.mask_mod, "mask", self.shape, device=self.device))
+        except StaxError:
+            return None
 
     # --- What it is -----------------------------------------------------------------------------------------------
 

@@ -96,7 +96,6 @@ class FreeState:
         own = aliasing(tensors)
         return (*self.overlap, *((i + self.count, j + self.count, d) for i, j, d in own)) if own else self.overlap
 
-
     def one_object(self, objects: list[Any]) -> tuple[tuple, ...]:
         """Which of these parts of a call, numbered after the lifted tensors, are one object with an earlier part."""
         return (*self.repeated, *one_object(objects, self.count, self.numbers))

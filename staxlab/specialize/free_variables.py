@@ -45,6 +45,7 @@ from .bytecode import code_objects, imported_modules, reads
 from .library import is_library_file, is_library_module, is_library_type
 from .places import UNBOUND, Place, compile_reader, is_plain, is_same_extent, read_or_unbound, set_members
 from .roots import EXACT, Attributes, argument_roots
+from .structure import attribute_names
 
 _LIMIT = 10_000  # values visited at most; beyond it a container is treated as an opaque object
 
@@ -360,6 +361,10 @@ class _Walk:
 
     def object(self, value: Any, path: str) -> None:
         kind = type(value)
+        if hasattr(kind, "__specialized_by__"):
+            for name in attribute_names(value):
+                self.visit(getattr(value, name), Place(f"{path}.{name}", value, name, "attribute"))
+            return
         wrapped = getattr(value, "__wrapped__", None)
         if callable(wrapped):  # functools.lru_cache and the like
             self.callable(wrapped, "")

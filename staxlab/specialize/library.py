@@ -20,7 +20,7 @@ _LIBRARY_ROOTS = tuple(
 )
 _COMPILER = tuple(
     f"{__name__.partition('.')[0]}.{stage}"
-    for stage in ("specialize", "capture", "pipeline", "api", "runtime", "attention.omni", "attention.operator")
+    for stage in ("specialize", "capture", "pipeline", "api", "runtime", "attention")
 )
 
 

@@ -43,9 +43,7 @@ def children(value: Any) -> list[tuple[str, Any, Any]] | None:
     if isinstance(value, dict):
         return [("item", key, part) for key, part in value.items()]
     if is_dataclass_instance(value) and not isinstance(value, torch.nn.Module):
-        return [
-            ("attribute", f.name, getattr(value, f.name)) for f in dataclasses.fields(value) if hasattr(value, f.name)
-        ]
+        return [("attribute", name, getattr(value, name)) for name in attribute_names(value)]
     if isinstance(value, (set, frozenset)):
         raise GuardError(
             f"a {type(value).__name__} cannot be part of the arguments: its elements have no stable order",
@@ -54,11 +52,19 @@ def children(value: Any) -> list[tuple[str, Any, Any]] | None:
     return None
 
 
+def attribute_names(value: Any) -> tuple[str, ...]:
+    """The attributes that are the parts of a dataclass instance: its fields that have a value, or those that its class
+    names in ``__specialized_by__``. A class does that where a field is more than a program can depend on, and
+    properties say what it can: a function, for example, of which only what it computes counts."""
+    named = getattr(type(value), "__specialized_by__", None)
+    return named or tuple(f.name for f in dataclasses.fields(value) if hasattr(value, f.name))
+
+
 def extra_attributes(value: Any) -> tuple[str, ...]:
     """The attributes of a container that are none of its parts: those of an instance of ``class Batch(dict)``, or what
     was set on a dataclass instance besides its fields."""
     state = getattr(value, "__dict__", None)
-    if not isinstance(state, dict) or not state:
+    if not isinstance(state, dict) or not state or hasattr(type(value), "__specialized_by__"):
         return ()
     parts = children(value) or ()
     fields = {key for kind, key, _ in parts if kind == "attribute"}
@@ -169,8 +175,9 @@ def rebuild_container(value: Any, parts: list[Any]) -> Any:
         return collections.defaultdict(value.default_factory, zip(value, parts, strict=True))
     if isinstance(value, dict):
         return type(value)(zip(value, parts, strict=True))
-    names = [f.name for f in dataclasses.fields(value) if hasattr(value, f.name)]
     clone = object.__new__(type(value))
-    for name, part in zip(names, parts, strict=True):
+    if hasattr(type(value), "__specialized_by__"):  # the other fields are as they are
+        clone.__dict__.update({f.name: getattr(value, f.name) for f in dataclasses.fields(value)})
+    for name, part in zip(attribute_names(value), parts, strict=True):
         object.__setattr__(clone, name, part)
     return clone

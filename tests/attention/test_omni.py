@@ -7,6 +7,7 @@ import math
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
@@ -442,6 +443,60 @@ def test_a_block_mask_is_data():
     assert torch.equal(held(query, key, value), wanted)
     masks[0] = create_block_mask(lambda b, h, q, k: q <= k, None, None, 12, 12, BLOCK_SIZE=4)
     assert torch.equal(held(query, key, value), by_matrices(query, key, value, block_mask=masks[0]))
+
+
+def same_document(ids: torch.Tensor, least: int = 0):
+    """A mask made anew for each batch, as packed documents need it."""
+
+    def visible(b, h, q_idx, kv_idx):
+        return (ids[b, q_idx] == ids[b, kv_idx]) & (q_idx >= kv_idx + least)
+
+    return create_block_mask(visible, 2, None, 12, 12, BLOCK_SIZE=4)
+
+
+def test_a_mask_of_every_batch_needs_no_version_of_its_own():
+    """Of a mask that is passed, what its function computes counts, and not which function it is or whose ids it reads.
+    One that an attribute holds is structure, and known by identity."""
+
+    class Model(torch.nn.Module):
+        def forward(self, query, mask=None):
+            return by_matrices(query, query, query, block_mask=mask or self.mask)
+
+    query = torch.randn(2, 1, 12, 4, dtype=torch.float64)
+    model = Model()
+    passed, held = staxlab.compile(Model()), staxlab.compile(model)
+    for _ in range(3):
+        mask = same_document(torch.randint(0, 3, (2, 12)).sort(-1).values)
+        wanted = by_matrices(query, query, query, block_mask=mask)
+        model.mask = mask
+        assert torch.equal(passed(query, mask), wanted) and torch.equal(held(query), wanted)
+    assert (passed.cache_info().compilations, held.cache_info().compilations) == (1, 3)
+    for other in (same_document(torch.zeros(2, 12, dtype=torch.int64), 1), same_document(torch.zeros(2, 12), 0)):
+        wanted = by_matrices(query, query, query, block_mask=other)
+        assert torch.equal(passed(query, other), wanted)
+    assert passed.cache_info().compilations == 3  # another constant, another dtype
+
+
+def test_a_block_mask_goes_through_a_region():
+    mask = same_document(torch.zeros(2, 12, dtype=torch.int64))
+    assert staxlab.compile(lambda mask: mask)(mask) is mask
+    changed = staxlab.compile(lambda mask: replace(mask, kv_num_blocks=mask.kv_num_blocks * 1))
+    for given_mask in (mask, same_document(torch.ones(2, 12, dtype=torch.int64))):
+        found = changed(given_mask)
+        assert found is not given_mask and torch.equal(found.classes(), given_mask.classes())
+        assert found.seq_lengths == (12, 12) and found.block_size == (4, 4)
+
+
+def test_a_mask_that_cannot_be_traced_is_known_by_identity():
+    table = [[True] * 12] * 12
+
+    def looked_up(b, h, q_idx, kv_idx):
+        return torch.tensor(table)[q_idx, kv_idx] if q_idx.numel() > 0 and int(q_idx.max()) >= 0 else q_idx >= 0
+
+    mask = create_block_mask(looked_up, None, None, 12, 12, BLOCK_SIZE=4)
+    assert mask.meaning is looked_up and mask.captured == ()
+    region = staxlab.compile(lambda mask: mask.kv_num_blocks + 1)
+    assert torch.equal(region(mask), mask.kv_num_blocks + 1)
 
 
 def test_equal_calls_share_a_kernel():
