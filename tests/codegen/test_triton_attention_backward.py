@@ -200,6 +200,23 @@ def test_an_infinite_derivative_of_what_is_hidden_counts_for_nothing():
         torch.testing.assert_close(ours.double(), theirs, rtol=2e-5, atol=2e-5)
 
 
+def test_what_does_not_exist_counts_for_nothing():
+    """A function that is NaN at queries and keys past the end, and whose derivative is infinite at the first of them."""
+
+    def score(source, sizes):
+        weight = source.learned("weight", 2, about=0.5)
+
+        def until_the_end(score, b, h, q_idx, kv_idx):
+            left = (sizes.queries - q_idx).to(torch.float32).log() + (sizes.keys - kv_idx).to(torch.float32).sqrt()
+            return score * left + weight[h] * left
+
+        return until_the_end
+
+    variant = Variant("until the end", score=score, sizes=Sizes(1, 2, 1, 37, 41, 16, 16))
+    made = setup(variant)
+    check(made, variant, build_backward(made.problem, SMALL))
+
+
 def test_a_nan_stays_where_it_can_be_seen():
     """A query that is NaN spoils its own gradient, and those of the keys and values it sees; no other."""
     variant = Variant("plain", mask=causal, sizes=Sizes(1, 1, 1, 40, 40, 16, 16))

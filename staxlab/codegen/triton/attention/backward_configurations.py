@@ -109,8 +109,8 @@ def default_configuration(problem: AttentionProblem) -> tuple[BackwardConfigurat
     blocks of the mask, and as many stages as shared memory holds."""
     capability = capability_of(problem.device)
     table = SINGLE if problem.dtype == torch.float32 else HALF[capability]
-    padded = padded_head(problem)
-    keys, queries = table[min(size for size in table if size >= min(padded, max(table)))]
+    longest = min(padded_head(problem), max(table))
+    keys, queries = table[min(size for size in table if size >= longest)]
     if learnable(problem) and problem.dtype != torch.float32:
         # What captured tensors get is one tile more in registers, so tiles have half as many queries.
         keys = replace(keys, block_m=max(keys.block_m // 2, SMALLEST))

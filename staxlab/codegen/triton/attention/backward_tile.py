@@ -29,13 +29,13 @@ class SharingOps(ScoreOps):
 
     def __init__(
         self, emission: Emission, score: BlockValue | None, moving: str, origins: Origins,
-        known: dict[Any, str], written: dict[tuple, BlockValue],
+        known: dict[Any, Any], relaxed: bool, written: dict[tuple, BlockValue],
     ):  # fmt: skip
-        super().__init__(emission, score, moving, origins, known)
+        super().__init__(emission, score, moving, origins, known, relaxed)
         self.written = written
 
     def tagged(self, origins: Origins) -> SharingOps:
-        return SharingOps(self.emission, self.score, self.moving, origins, self.known, self.written)
+        return SharingOps(self.emission, self.score, self.moving, origins, self.known, self.relaxed, self.written)
 
     def emit(self, text: str, dtype: torch.dtype, dims: frozenset[str], note: str = "") -> BlockValue:
         key = (text, dtype)
@@ -53,7 +53,7 @@ class TileWriter:
 
     def __init__(self, kernel: KernelWriter, over: str, place: Place, partial: bool):
         self.kernel, self.problem, self.over, self.place, self.partial = kernel, kernel.problem, over, place, partial
-        self.known: dict[Any, str] = {}
+        self.known: dict[Any, Any] = {}
         self.written: dict[tuple, BlockValue] = {}
         self.score = BlockValue("score", torch.float32, TILE)
         self.visible = ""
@@ -62,7 +62,8 @@ class TileWriter:
         """``run(ops)`` with a handler that knows what stands in the tile already."""
 
         def shared(ops: ScoreOps) -> Any:
-            return run(SharingOps(ops.emission, self.score, ops.moving, ops.origins, self.known, self.written))
+            known = (self.known, ops.relaxed, self.written)
+            return run(SharingOps(ops.emission, self.score, ops.moving, ops.origins, *known))
 
         return self.kernel.replay(modification, replace(self.place, inside=inside), shared, what=what)
 
