@@ -70,6 +70,25 @@ def test_replaying_a_region():
     assert compilation.graphs.recordings and compilation.graphed.replays >= 1
 
 
+def test_a_recording_outlives_the_block_mask_it_was_made_with():
+    """Other masks come to lie where the first one lay, and replays must see theirs and nothing that went with it."""
+    query, key, value = (torch.randn(1, 2, 1024, 64, device="cuda") for _ in range(3))
+
+    def window(width: int):
+        return lambda b, h, q_idx, kv_idx: (q_idx >= kv_idx) & (q_idx - kv_idx < ids[0, 0] + width)
+
+    ids = torch.zeros(1, 1, device="cuda", dtype=torch.int64)
+    region = staxlab.compile(omni_attention, options={"cuda_graphs": True})
+    for call in range(8):
+        ids.fill_(100 * (call % 3))
+        mask = create_block_mask(window(64), None, None, 1024, 1024, device="cuda")
+        with torch.no_grad():
+            found = region(query, key, value, block_mask=mask).clone()
+            assert torch.allclose(found, omni_attention(query, key, value, block_mask=mask), atol=1e-5)
+        del mask, found
+        torch.full((1 << 16,), -1, dtype=torch.int32, device="cuda")  # overwrites what was given back
+
+
 def test_autocast_is_that_of_scaled_dot_product_attention():
     query, key, value = (torch.randn(2, 4, 64, 64, device="cuda", requires_grad=True) for _ in range(3))
     with torch.autocast("cuda", dtype=torch.float16):

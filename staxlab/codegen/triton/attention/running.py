@@ -63,20 +63,30 @@ _orders: Any = None
 
 def heaviest_first(block_mask: Any) -> torch.Tensor:
     """The rows of blocks of each (batch, head) of a block mask, int32 [Bm, Hm, R], most visited blocks first. Made once
-    for each block mask, on its device; nothing is copied to the host."""
+    for each block mask, on its device; nothing is copied to the host.
+
+    While a CUDA graph is recorded it is made as a part of the graph: a recording reads addresses, and what is kept here
+    goes with the block mask, while another mask may come to stand where that stood.
+    """
     global _orders
     counts = block_mask.kv_num_blocks
+    if counts.is_cuda and torch.cuda.is_current_stream_capturing():
+        return _ordered(block_mask)
     if _orders is None:
         from torch.utils.weak import WeakIdKeyDictionary
 
         _orders = WeakIdKeyDictionary()
     known = _orders.get(counts)
     if known is None:
-        visited = counts + block_mask.full_kv_num_blocks
-        # A stable sort of the negated counts, so that of equal rows the later ones, whose keys are cached, come first.
-        order = torch.argsort(visited.flip(-1), dim=-1, descending=True, stable=True)
-        known = _orders[counts] = (counts.shape[-1] - 1 - order).to(torch.int32).contiguous()
+        known = _orders[counts] = _ordered(block_mask)
     return known
+
+
+def _ordered(block_mask: Any) -> torch.Tensor:
+    visited = block_mask.kv_num_blocks + block_mask.full_kv_num_blocks
+    # A stable sort of the negated counts, so that of equal rows the later ones, whose keys are cached, come first.
+    order = torch.argsort(visited.flip(-1), dim=-1, descending=True, stable=True)
+    return (visited.shape[-1] - 1 - order).to(torch.int32).contiguous()
 
 
 def clear() -> None:
