@@ -30,6 +30,7 @@ from functools import cached_property
 from ..loops.body import MemoryAccess
 from ..loops.ir import Layout
 from ..options import Decision
+from .in_place import copies_to_begin_with
 from .legality import ONE_ROW, Legality, Space, Way
 from .records import ScheduleNode
 from .rows import RowView, has_rows, place
@@ -123,6 +124,7 @@ class Fusion:
         self.merges: list[Pair] = []
         self.nodes = {node.name: node for node in nodes}
         self.rules = Legality(layouts, nodes)
+        self.alone = copies_to_begin_with(nodes)
         self.calls = [(node.name, self.position[node.name]) for node in nodes if node.extern is not None]
         self.readers: dict[str, set[str]] = {}
         for node in nodes:
@@ -195,6 +197,8 @@ class Fusion:
                 saved += size  # nor the first write it
         distance = self._start(second) - self._start(first)
         pair = Pair(first, second, "vertical" if vertical else "horizontal", saved, distance)
+        if self.alone & (first.names | second.names):
+            return replace(pair, rule="space", reason="a copy that need not run if it may stand where the input does")
         if not all(map(self._joins, first.members + second.members)):
             return replace(pair, rule="space", reason="a call, or a node without rows")
         if len(first.members) + len(second.members) > MOST_MEMBERS:

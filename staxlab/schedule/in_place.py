@@ -20,8 +20,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping
 
+import torch
+
 from ..loops.body import MemoryAccess, Statement
 from ..loops.expressions import Expr
+from ..loops.ir import BufferArgument
 from .records import ScheduleNode
 from .rows import place
 
@@ -43,6 +46,37 @@ def obstacle(node: ScheduleNode, dying: frozenset[str], written: str, shift: int
     if node.kind not in ELEMENTWISE:
         return f"a {node.kind} may write before it has read everything"
     return "" if _same(node, dying, node.writes[0], shift) else "it is read at other subscripts than are written"
+
+
+def only_copies(node: ScheduleNode, name: str, shift: int = 0) -> bool:
+    """Whether a kernel does nothing but copy a buffer, element by element; ``shift`` is the offset of an input. Where
+    its output stands in the memory of that buffer it need not run."""
+    if node.kind != "pointwise" or node.members or node.body is None or len(node.body.statements) != 1:
+        return False
+    (only,) = node.body.statements
+    is_load = only.operation == "load" and only.args[0] == name and only.dtype == node.store_dtype
+    return is_load and node.writes[0].index == only.args[1] - shift
+
+
+def copies_to_begin_with(nodes: Iterable[ScheduleNode]) -> frozenset[str]:
+    """The kernels that copy an input so that scatters can write into the copy, which is then copied back. Left alone
+    they need not run, if the copy may stand in the input's memory (:mod:`.placement`)."""
+    makers = {buffer: node for node in nodes for buffer in node.buffers}
+    found = set()
+    for node in list(makers.values()):
+        if node.extern is None or node.extern.operator is not torch.ops.aten.copy_.default:
+            continue
+        target, source = node.extern.args[:2]
+        maker = makers.get(getattr(source, "name", ""))
+        while maker is not None and maker.base is not None:
+            maker = makers.get(maker.base)
+        if (
+            maker is not None
+            and isinstance(target, BufferArgument)
+            and only_copies(maker, target.name, target.layout.offset)
+        ):
+            found.add(maker.name)
+    return frozenset(found)
 
 
 def _same(node: ScheduleNode, dying: frozenset[str], write: MemoryAccess, shift: int) -> bool:

@@ -20,7 +20,7 @@ from ..operators.basis import has_effect, is_random
 from ..options import Decision, DeviceSpec
 from . import arena
 from .checks import answered, checks_of
-from .in_place import obstacle
+from .in_place import obstacle, only_copies
 from .in_place_gpu import obstacle_on_gpu
 from .lifetimes import Lifetime, Step, lifetimes, live_bytes
 from .memory_plan import MemoryPlan, Placement
@@ -257,7 +257,7 @@ class _Planner:
         if node.base is not None:
             return "a scatter fills it"
         if target in self.taken[maker]:
-            return self._obstacle(node, frozenset({target}), source, own.offset)
+            return self._obstacle(node, frozenset({target}), chain.groups[0][0], own.offset)
         return ""
 
     def _fails(self, place: int, chain: Chain, position: int) -> bool:
@@ -281,12 +281,7 @@ class _Planner:
 
     def _nothing_to_do(self, chain: Chain, target: str) -> bool:
         """Whether what makes a chain only copies the input in whose memory it stands, so that it need not run."""
-        node, own = self.nodes[chain.first], self.layouts[target]
-        if node.kind != "pointwise" or node.members or node.body is None or len(node.body.statements) != 1:
-            return False
-        (only,) = node.body.statements
-        loads = only.operation == "load" and only.args[0] == target and only.dtype == own.dtype
-        return loads and node.writes[0].index == only.args[1] - own.offset
+        return only_copies(self.nodes[chain.first], target, self.layouts[target].offset)
 
     def _overwritten(self, position: int) -> set[str]:
         found = _copied(self.nodes[position], self.inputs)

@@ -181,6 +181,37 @@ def test_an_input_is_not_written_before_a_check_that_nobody_made(function):
     assert torch.equal(bad[0], inputs(3, 9)[0])
 
 
+def test_a_copy_that_need_not_run_shares_no_kernel():
+    """Of ``layer``, whose first copy could run in one kernel with the lookup before the product."""
+    mine, eager = inputs(3, 5), inputs(3, 5)
+    compiled = staxlab.compile(layer, strict_native=True)
+    torch.testing.assert_close(compiled(*mine), layer(*eager))
+    torch.testing.assert_close(mine[0], eager[0])
+    compilation = compiled.versions[0].compilation
+    check_plan(compilation.schedule)
+    assert len(compilation.schedule.memory.skipped) == 1
+    reasons = [decision.reason for decision in compilation.schedule.decisions if decision.topic == "fuse"]
+    assert any("need not run" in reason for reason in reasons)
+
+
+def filled(cache, positions, k, table):
+    """The scatter's base is made by a kernel that does more than copy the input."""
+    cache.mul_(0.5)
+    cache.index_copy_(0, positions, k)
+    return cache.sum(0), cache * 2, table + 1
+
+
+@pytest.mark.parametrize("fuse", [True, False])
+def test_a_base_that_is_computed_may_stand_in_the_input_too(fuse):
+    mine, eager = inputs(3, 5), inputs(3, 5)
+    compiled = staxlab.compile(filled, options={"fuse": fuse}, strict_native=True)
+    for one, other in zip(compiled(*mine), filled(*eager), strict=True):
+        torch.testing.assert_close(one, other)
+    torch.testing.assert_close(mine[0], eager[0])
+    memory = compiled.versions[0].compilation.schedule.memory
+    assert not memory.skipped and (fuse or memory.written_back)
+
+
 def test_old_contents_that_are_read_later_are_kept():
     mine, eager = inputs(3, 5), inputs(3, 5)
     for one, other in zip(apart(old_contents)(*mine), old_contents(*eager), strict=True):
