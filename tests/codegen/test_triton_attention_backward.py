@@ -56,6 +56,7 @@ def check(
     pairs = gradients(made, variant, run, with_lse)
     for (found, _), strides in zip(pairs, made.problem.gradient_strides, strict=False):
         assert found.dtype == made.problem.dtype and found.stride() == strides
+    assert all(found.is_contiguous() for found, _ in pairs[3:])
     for found, wanted in pairs:
         assert not found.isnan().any()
         largest = float(wanted.abs().max())

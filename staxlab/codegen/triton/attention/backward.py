@@ -50,7 +50,7 @@ class AttentionBackward:
     the problem says that it requires one).
 
     Returns ``(d_query, d_key, d_value, *gradients of captured tensors wanted)``: of the inputs' dtypes, the first three
-    with ``problem.gradient_strides``.
+    with ``problem.gradient_strides``, the others contiguous.
     The gradients of captured tensors are summed in float32 and rounded once; the order of their summation is not fixed,
     so their last bits may differ from run to run. Those of queries, keys and values repeat bit by bit.
 
@@ -145,17 +145,16 @@ class AttentionBackward:
         for number, wants in enumerate(wanted):
             if wants:
                 tensor = problem.captured[number]
-                given = torch.zeros(tensor.shape, dtype=torch.float32, device=query.device)
-                if number in buffers and given.numel():
-                    given = buffers[number].as_strided(tensor.shape, tensor.strides)
-                gradients.append(given.to(tensor.dtype, memory_format=torch.contiguous_format))
+                buffer = buffers[number] if number in buffers else _buffer(tensor, query.device)
+                found = buffer.as_strided(tensor.shape, tensor.strides)
+                gradients.append(found.to(tensor.dtype).contiguous())
         return tuple(gradients)
 
     def _run(self, layouts: Layouts, arguments: tuple[list[torch.Tensor], ...]) -> None:
         if layouts not in self._launchers:
             self._launchers[layouts] = tuple(launcher(kernel) for kernel in self.kernels(layouts))
         for launch, tensors in zip(self._launchers[layouts], arguments, strict=True):
-            launch(*(tensor.detach() for tensor in tensors))
+            launch(*tensors)
 
 
 def _buffer(tensor: Any, device: torch.device) -> torch.Tensor:
