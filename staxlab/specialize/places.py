@@ -131,7 +131,7 @@ def compile_reader(places: Iterable[Place]) -> Callable[[], tuple[Any, ...]]:
     scope: dict[str, Any] = {}
     body = ", ".join(place.expression(scope) for place in places)
     exec(f"def read(): return ({body}{',' if places else ''})", scope)
-    fast = scope["read"]
+    fast = scope.pop("read")  # no cycle with its own globals, which would keep what it reads until a collection
 
     def read() -> tuple[Any, ...]:
         try:

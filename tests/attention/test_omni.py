@@ -3,9 +3,11 @@ N x M specification in float64; and what the operator is to autograd, to the com
 
 from __future__ import annotations
 
+import gc
 import math
 import subprocess
 import sys
+import weakref
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -602,6 +604,26 @@ def test_memory_grows_linearly(backend, grows):
     assert 0.8 * grows < large / small < 1.1 * grows
     matrix = (2 * length) ** 2 * 2 * 4
     assert large < matrix / 10 if backend == "cpp" else large > matrix
+
+
+def test_captured_tensors_go_with_the_function_that_captured_them():
+    """At once, without a garbage collection: the activations of a layer may be among them. (Tracing, which happens
+    once, leaves cycles.)"""
+    query, key, value = inputs(1, 2, 6, 4)
+
+    def call() -> list[weakref.ref]:
+        table = torch.randn(2, dtype=torch.float64, requires_grad=True)
+        ids = torch.zeros(6, dtype=torch.int64)
+        mask = create_block_mask(lambda b, h, q, k: ids[q] == ids[k], None, None, 6, 6, BLOCK_SIZE=4)
+        by_matrices(query, key, value, lambda s, b, h, q, k: s + table[h], mask).sum().backward()
+        return [weakref.ref(x) for x in (table, ids, mask.kv_num_blocks)]
+
+    call()
+    gc.disable()
+    try:
+        assert [reference() for reference in call()] == [None] * 3
+    finally:
+        gc.enable()
 
 
 def test_attention_loads_no_compiler_of_pytorch():
