@@ -97,24 +97,27 @@ def test_in_cpp_more_often(seed):
     check(seed, "cpp")
 
 
-def backward_in_triton(seed: int) -> None:
+def in_triton(seed: int) -> None:
     pytest.importorskip("triton")
     from staxlab.codegen.triton.attention.backward import build_backward
+    from staxlab.codegen.triton.attention.configurations import AttentionConfiguration
+    from staxlab.codegen.triton.attention.forward import build_forward
     from tests.codegen.test_triton_attention_backward import MEDIUM
     from tests.codegen.test_triton_attention_backward import check as check_gradients
     from tests.codegen.triton_attention import setup
 
     variant = random_variant(seed)
     made = setup(variant)
+    made.check(build_forward(made.problem, AttentionConfiguration(32, 32, 4, 2)), rtol=3e-5, atol=3e-5)
     check_gradients(made, variant, build_backward(made.problem, MEDIUM), 3e-5)
 
 
 @pytest.mark.parametrize("seed", range(40, 44))
-def test_backward_in_triton(seed):
-    backward_in_triton(seed)
+def test_in_triton(seed):
+    in_triton(seed)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(44, 90))
-def test_backward_in_triton_more_often(seed):
-    backward_in_triton(seed)
+def test_in_triton_more_often(seed):
+    in_triton(seed)
