@@ -8,6 +8,7 @@ an error that says why, never another in its place.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -219,8 +220,9 @@ def build(problem: AttentionProblem, options: tuple[tuple[str, Any], ...] = ()) 
     return BACKENDS[decision.choice].build(problem, _configuration(options))
 
 
+@functools.lru_cache(maxsize=256)
 def describe(problem: AttentionProblem, options: tuple[tuple[str, Any], ...] = ()) -> Description:
-    """What :func:`build` makes, as text, with the decision for it."""
+    """What :func:`build` makes, as text, with the decision for it; made once for the layers of a model."""
     decision = choose(problem, options)
     found = BACKENDS[decision.choice].describe(problem, _configuration(options))
     embedded = [part for part in (problem.score, problem.mask) if part]

@@ -121,9 +121,12 @@ def specification(name: str) -> Specification:
 
 
 def clear() -> None:
-    """Forget the kernels that have been built. Specifications stay, since graphs hold their names."""
+    """Forget the kernels that have been built and described. Specifications stay, since graphs hold their names."""
+    from .backends import describe
+
     _kernels.clear()
     _devices.clear()
+    describe.cache_clear()
 
 
 # -- the operator itself ----------------------------------------------------------------------------------------------
