@@ -13,6 +13,7 @@ from collections.abc import Sequence
 import torch
 
 from ..capture.graph import TensorMeta
+from ..errors import StaxError
 from ..options import device_spec, host_device_spec
 from ..provenance import SourceLocation
 from ..transform.attention_expressions import Coordinate, Score, function_of, parts_of
@@ -41,6 +42,15 @@ def attention_operator(
     for the text of the kernels. Of captured tensors tracing reads shapes, strides and dtypes, so empty ones stand in
     for them.
     """
+    try:
+        return _operator(plan, operands, captured, where)
+    except (StaxError, RuntimeError, TypeError, AttributeError) as error:
+        return f"no kernel can hold it: {str(error).splitlines()[0]}"
+
+
+def _operator(
+    plan: GeneralPlan, operands: Sequence[TensorMeta], captured: Sequence[TensorMeta], where: SourceLocation | None
+) -> GeneralCall | str:
     query, key, value = operands
     sizes = (query.shape[0], query.shape[1], query.shape[2], key.shape[2])
     dtype = torch.float64 if query.dtype == torch.float64 else torch.float32

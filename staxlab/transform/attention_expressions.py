@@ -137,8 +137,8 @@ def _folded(name: str, args: Sequence[Any], choice: Any, side: Any) -> Number | 
     plain = [part.value if isinstance(part, Number) else part for part in values]
     if name == "to" and len(plain) == 2 and isinstance(plain[1], torch.dtype):
         kind = plain[1]
-        cast = bool if kind is torch.bool else float if kind.is_floating_point else None
-        return None if cast is None else Number(cast(plain[0]))
+        cast = bool if kind is torch.bool else float if kind.is_floating_point else int
+        return Number(cast(plain[0])) if not isinstance(plain[0], float) or cast is not int else None
     if name == "bitwise_not" and isinstance(plain[0], bool):
         return Number(not plain[0])
     if name not in _FOLDED or not all(isinstance(x, (bool, int, float)) for x in plain):
@@ -272,7 +272,8 @@ def text(part: Any) -> str:
     first, *others = part.args
     if part.name != "where" and not isinstance(first, Number) and hasattr(torch.Tensor, part.name):
         return f"{text(first)}.{part.name}({', '.join([*map(text, others), *keywords])})"
-    return f"torch.{part.name}({', '.join([*map(text, part.args), *keywords])})"
+    module = "torch" if hasattr(torch, part.name) else "torch.nn.functional"
+    return f"{module}.{part.name}({', '.join([*map(text, part.args), *keywords])})"
 
 
 def _number_text(value: Any) -> str:

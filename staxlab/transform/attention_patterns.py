@@ -207,7 +207,8 @@ def candidates(graph: Graph) -> Iterator[tuple[Product, Node, tuple[Node, ...]]]
         return
     for node in graph:
         found = product(node)
-        for side in (found, found.swapped()) if found is not None and found.addend is None else ():
+        alone = found is not None and found.addend is None and found.alpha == 1.0
+        for side in (found, found.swapped()) if alone else ():
             between: list[Node] = []
             value = side.left
             while normalised(value) is None and _changes_no_value(value):

@@ -111,7 +111,8 @@ def objection(found: Attention, effects: Effects) -> str | None:
             return f"%{node.name} is written to"
     operands = [x.node for x in (found.query, found.key, found.value, *found.repeated)]
     terms = [x for node in found.inside for x in node.inputs if x not in inside]
-    for node in (*operands, *terms):
+    found.path.expression  # noqa: B018  (what it is read from counts as read)
+    for node in (*operands, *terms, *found.path.reader.seen):
         if effects.is_written(node):
             return f"%{node.name}, which is read, is written to"
     if any(operation(node) == "logsumexp" for node in found.softmax.inside) and not _is_moderate(found):
@@ -151,6 +152,8 @@ def _type_objection(found: Attention, operands: list[Node]) -> str | None:
     root = found.root.val
     if root.dtype not in FLOATING:
         return f"the dtype is {root.dtype}"
+    if root.device.type not in ("cpu", "cuda"):
+        return f"the device is {root.device}"
     for node in operands:  # under autocast a product takes what is finer, and rounds it first
         if node.val.device != root.device or node.val.dtype.itemsize < root.dtype.itemsize:
             return f"%{node.name} is {node.val} on {node.val.device}, the result {root} on {root.device}"
@@ -225,9 +228,9 @@ def library_plan(found: Attention) -> LibraryPlan | str:
         return f"values have {found.value_size} features, queries {found.head_size}"
     if root.device.type == "cuda" and (found.head_size > LARGEST_HEAD or root.dtype == torch.float64):
         return "the library has no kernel for it that forms no matrix of scores"
-    if root.device.type not in ("cpu", "cuda"):
-        return f"the device is {root.device.type}"
-    scale = math.prod(step.value for step in steps if step.kind == "multiply")
+    if root.device.type == "cuda" and root.requires_grad and torch.are_deterministic_algorithms_enabled():
+        return "deterministic algorithms are asked for, and the library's gradients add in any order"
+    scale = float(math.prod(step.value for step in steps if step.kind == "multiply"))
     if not scale > 0 or not math.isfinite(scale):
         return f"the scale is {scale:g}"
     others = tuple(step for step in steps if step.kind != "multiply" and step.is_of_tensor)

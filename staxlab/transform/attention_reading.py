@@ -36,12 +36,12 @@ _LARGEST = 200  # operations that are looked through for one tensor
 
 class Reader:
     """Reads tensors of a graph at the coordinates of a score. ``captured`` are the tensors it found, with the atoms
-    each of their axes runs over."""
+    each of their axes runs over; ``seen`` are all that it looked at, whose values must not change afterwards."""
 
     def __init__(self, coordinates: Coordinates):
         self._coordinates = coordinates
         self.captured: list[tuple[Node, tuple[tuple[Atom, ...], ...]]] = []
-        self._looked = 0
+        self.seen: set[Node] = set()
 
     def term(self, node: Any, axes: Sequence[tuple[Atom, ...]]) -> Expression | None:
         """A tensor, or number, whose axes run over these atoms: arithmetic of the position where it is that; None
@@ -67,8 +67,7 @@ class Reader:
 
     def _capture(self, node: Node, axes: Sequence[tuple[Atom, ...]]) -> Expression | None:
         place = (node, tuple(axes))
-        if any(isinstance(part, tuple) and self._coordinates is None for part in axes):
-            return None
+        self.seen.add(node)
         if place not in self.captured:
             self.captured.append(place)
         groups = self._coordinates.groups
@@ -82,8 +81,8 @@ class Reader:
         name = operation(node)
         if not isinstance(node.val, TensorMeta):
             return Number(node.val) if is_number(node.val) and node.op != "placeholder" else None
-        self._looked += 1
-        if name is None or self._looked > _LARGEST or node.meta.get("mutates") or node.meta.get("random"):
+        self.seen.add(node)
+        if name is None or len(self.seen) > _LARGEST or node.meta.get("mutates") or node.meta.get("random"):
             return None
         if name == "arange":
             return self._arange(node, along)

@@ -393,7 +393,7 @@ def _general(
     result, lse = build.results(made.target, args, found.root.val.requires_grad)
     if not plan.guard:
         return result
-    dead = build.call(operator.eq, build.call("unsqueeze", lse, -1), -math.inf)
+    dead = build.call("logical_not", build.call(torch.isfinite, build.call("unsqueeze", lse, -1)))
     result = build.call("masked_fill", result, dead, math.nan)
     if not plan.guard.trains:
         return result

@@ -370,5 +370,8 @@ def every_query_sees_a_key(condition: Expression, sizes: tuple[int, int, int, in
     seen = torch.zeros(batch, heads, queries, dtype=torch.bool)
     holds = function_of(condition, "visible", score=False)
     for witness in (q, q + keys - queries, q * 0, q * 0 + keys - 1):
-        seen |= torch.as_tensor(holds(b, h, q, witness.clamp(0, keys - 1))).expand(seen.shape)
+        try:
+            seen |= torch.as_tensor(holds(b, h, q, witness.clamp(0, keys - 1))).expand(seen.shape)
+        except (RuntimeError, TypeError, AttributeError):  # an operation that numbers or tensors do not have: no proof
+            return False
     return bool(seen.all())

@@ -230,6 +230,7 @@ SPELLINGS: tuple[Spelling, ...] = (
        scale="x * tensor", mask="temperature"),
     _S("squared scores", "q k v", "s = q @ k.mT * 0.25\n(s - 0.1 * s * s).softmax(-1) @ v", GENERAL, GENERAL,
        mask="polynomial"),
+    _S("scores through silu", "q k v", "F.silu(q @ k.mT * 0.25).softmax(-1) @ v", GENERAL, GENERAL, mask="silu"),
     _S("lengths", "q k v lengths",
        "i = torch.arange(6)\n(q @ k.mT * 0.25).masked_fill(i >= lengths[:, None, None, None], -inf).softmax(-1) @ v",
        mask="masked_fill, data"),

@@ -209,6 +209,14 @@ MISSES: dict[str, tuple[str, str, str]] = {
     "no scores": ("q k v", "q[..., :6].softmax(-1) @ v", ""),
     "no product with values": ("q k v", S + "s.softmax(-1).sum(-2)", ""),
     "written to afterwards": ("q k v", S + "o = s.softmax(-1) @ v\nv.add_(1)\no", "written to"),
+    "a mask written to after it was made": ("q k v", "m = torch.ones(6, 6)\nm[2, 1] = 0\nhidden = m == 0\n"
+                                            "(q @ k.mT).masked_fill(hidden, -inf).softmax(-1) @ v", "written to"),
+    "positions written to before they are compared": ("q k v", "i = torch.arange(6)\ni[0] = 3\n"
+                                                      "s = (q @ k.mT).masked_fill(i > i[:, None], -inf)\n"
+                                                      "s.softmax(-1) @ v", "written to"),
+    "a factor after it": ("q3 k3 v3", "p = (q3 @ k3.mT).softmax(-1)\n"
+                          "torch.baddbmm(torch.empty(8, 6, 8).double(), p, v3, beta=0, alpha=2.0)", ""),
+    "something added to it": ("q3 k3 v3", "p = (q3 @ k3.mT).softmax(-1)\ntorch.baddbmm(q3, p, v3)", ""),
     "rounded between": ("q k v", S + "s.float().softmax(-1).double() @ v", "float32"),
     "a logarithm of large scores": ("q k v bias", "s = q @ k.mT + bias\n"
                                     "(s - s.logsumexp(-1, keepdim=True)).exp() @ v", "does not sum to one"),
