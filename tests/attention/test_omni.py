@@ -22,6 +22,7 @@ import staxlab
 from staxlab import create_block_mask, omni_attention
 from staxlab.attention import backends, operator
 from staxlab.attention.masks import causal
+from staxlab.attention.modification import modification
 from staxlab.attention.reference import reference_attention
 from staxlab.autodiff.budget import floating_point_operations
 from staxlab.measure.operator_cost import operations
@@ -287,6 +288,24 @@ def test_shapes_are_known_without_values():
     tensors = [torch.empty(2, 4, 7, 8, device="meta"), *(torch.empty(2, 2, n, 8, device="meta") for n in (9, 9))]
     output, lse = omni_attention(*tensors, enable_gqa=True, return_lse=True)
     assert (output.shape, lse.shape, lse.dtype) == ((2, 4, 7, 8), (2, 4, 7), torch.float32)
+
+
+def test_the_operators_are_what_they_say_of_themselves():
+    """PyTorch's own check: schemas, shapes without values, and that autograd knows them."""
+    query, key, value = inputs(1, 2, 6, 4, dtype=torch.float32)
+    query = query.detach().transpose(1, 2).contiguous().transpose(1, 2).requires_grad_()
+    table = torch.randn(2, requires_grad=True)
+    biased = operator.Specification(score=modification(lambda s, b, h, q, k: s + table[h], "score", (1, 2, 6, 6)),
+                                    options=(("BACKEND", "reference"),))  # fmt: skip
+    given_forward = (query, key, value, [], [table], operator.register(biased))
+    output, lse = (x.detach() for x in operator.attention(*given_forward))
+    given_backward = (torch.ones_like(output), None, *given_forward[:3], output, lse, *given_forward[3:], [True])
+    for overload, given_arguments in (
+        (operator.attention, given_forward),
+        (operator.attention_backward, given_backward),
+    ):
+        for check_name in ("test_schema", "test_autograd_registration", "test_faketensor"):
+            torch.library.opcheck(overload, given_arguments, test_utils=check_name)
 
 
 # -- regions ----------------------------------------------------------------------------------------------------------
