@@ -29,7 +29,7 @@ FACTORIES = frozenset(
     "rand randint randn randperm scalar_tensor tensor as_tensor asarray tril_indices triu_indices zeros".split()
 )
 MODULE_METHODS = frozenset("bfloat16 cpu cuda double eval float half requires_grad_ to train".split())
-NAMES = ("torch", "F", "nn", "math")
+NAMES = ("torch", "F", "nn", "math", "staxlab")
 
 
 @dataclass(frozen=True)
@@ -139,7 +139,10 @@ def define(source: str, *, file: str = "<one-liner>", closed_over: dict[str, Any
 def _scope() -> dict[str, Any]:
     import torch
 
-    return {"torch": torch, "F": torch.nn.functional, "nn": torch.nn, "math": math, "__name__": "one_liner"}
+    import staxlab
+
+    names = {"torch": torch, "F": torch.nn.functional, "nn": torch.nn, "math": math, "staxlab": staxlab}
+    return names | {"__name__": "one_liner"}
 
 
 def _syntax(expression: str) -> ast.Module:

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+import staxlab
 from staxlab.errors import OptionError
 from staxlab.oneliner import define, parse
 
@@ -115,3 +116,11 @@ def test_define_keeps_line_numbers():
 def test_refusals_are_clear(expression, message):
     with pytest.raises(OptionError, match=f"(?s){message}"):
         parse(expression)
+
+
+def test_attention_in_one_line():
+    line = parse(
+        "x = torch.randn(1, 2, 16, 8); staxlab.omni_attention(x, x, x, lambda score, b, h, i, j: score - (i - j))"
+    )
+    compilation = staxlab.explain(line.function, *line.arguments, target="sm_90")
+    assert "score_mod <lambda>" in compilation.kernels[0].source
