@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from tests.attention import variants
 from tests.attention.variants import BY_NAME, VARIANTS, Sizes, Variant, alibi, causal, nothing, strided_heads, window
 
 pytest.importorskip("triton")
@@ -118,6 +119,17 @@ def test_the_only_block_may_be_of_any_size():
     made.check(build_forward(made.problem), **CLOSE)
     made = setup(BY_NAME["causal, lower right"], block=(21, 16))
     made.check(build_forward(made.problem, SMALL), **CLOSE)
+
+
+def test_a_full_block_that_hangs_over_is_visited_with_the_partial_ones():
+    """So that no other full block needs a bound; here one is the last of the list, the only one, or there is none."""
+    for mask in (variants.lower_right_causal, variants.prefix, lambda *_: lambda b, h, q, kv: q >= 0):
+        variant = Variant("hanging", score=alibi, mask=mask, sizes=Sizes(2, 1, 1, 70, 150, 16, 16))
+        made = setup(variant, block=64)
+        run = build_forward(made.problem, MEDIUM)
+        full, partial = run.source.split("# Full blocks")[1].split("# Partial blocks")
+        assert "n_mask" not in full and "n_mask" in partial
+        made.check(run, **CLOSE)
 
 
 @pytest.mark.parametrize("queries", [129, 160, 200, 256])

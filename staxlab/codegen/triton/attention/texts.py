@@ -81,14 +81,33 @@ for start in tl.range({first}, {last}, BLOCK_N{how}):
 #: Tiles of the blocks in a list. The number of the next block is read a step ahead, so that its keys can be fetched
 #: while this one is worked on.
 LISTED = """\
-{kind}_steps = tl.load({counts} + list_row){times}
+<<count>>
 <<share>>
-{kind}_list = {indices} + list_row * {columns}
-number = tl.load({kind}_list{beginning})
+number = {number}
 for step in tl.range({first}, {last}{how}):
     start = number * {size}{inside}
-    number = tl.load({kind}_list + tl.minimum(step + 1, {last} - 1){per})
+    <<coming>>
     <<visit>>
+"""
+
+COUNT = """\
+{kind}_steps = tl.load({counts} + list_row){times}
+{kind}_list = {indices} + list_row * {columns}
+"""
+
+#: Where the last column of blocks hangs over the last key, a full block of it is visited with the partial ones, so that
+#: no other tile of a full block needs a bound. Lists are ascending: it is the last.
+COUNT_FULL = """\
+full_blocks = tl.load(full_kv_num_blocks + list_row)
+full_list = full_kv_indices + list_row * {columns}
+last_block = tl.load(full_list + tl.maximum(full_blocks, 1) - 1)
+hanging = ((full_blocks > 0) & (last_block == {columns} - 1)).to(tl.int32)  # over the last key
+full_steps = (full_blocks - hanging){times}
+"""
+COUNT_PARTIAL = """\
+partial_blocks = tl.load(kv_num_blocks + list_row)
+partial_list = kv_indices + list_row * {columns}
+partial_steps = (partial_blocks + hanging){times}  # and the full one that hangs over
 """
 
 #: Full and partial blocks in one loop, full ones first: warps that fetch and warps that compute can be told apart in

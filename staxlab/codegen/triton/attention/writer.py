@@ -17,7 +17,18 @@ from ..operations import triton_dtype
 from ..space import INT32_MAX
 from .configurations import AttentionConfiguration
 from .pieces import LN_2, LOG2_E, KernelWriter, Operand, Place, list_row, location_of, operands, padded, precision_of
-from .texts import EVERY, LISTED, MERGED, RESULTS, SHIFT, STATE, VISIT
+from .texts import (
+    COUNT,
+    COUNT_FULL,
+    COUNT_PARTIAL,
+    EVERY,
+    LISTED,
+    MERGED,
+    RESULTS,
+    SHIFT,
+    STATE,
+    VISIT,
+)
 
 LISTS = ("kv_num_blocks", "kv_indices", "full_kv_num_blocks", "full_kv_indices")
 
@@ -224,22 +235,33 @@ class ForwardWriter(KernelWriter):
         assert blocks is not None
         prefix = "full_" if kind == "full" else ""
         _, columns = blocks.counts(problem.queries, problem.keys)
-        share, first, last = CodeWriter(), "0", f"{kind}_steps"
+        words = self.of_tiles() | {"kind": kind, "columns": str(columns)}
+        words |= {"counts": f"{prefix}kv_num_blocks", "indices": f"{prefix}kv_indices"}
+        apart = self.ragged_keys and problem.mask is not None  # a full block that hangs over is visited with the others
+        count = {"full": COUNT_FULL, "partial": COUNT_PARTIAL}[kind] if apart else COUNT
+        share, coming, first, last = CodeWriter(), CodeWriter(), "0", f"{kind}_steps"
         if self.decoding:
-            share.emit(f"{kind}_first = {kind}_steps * split // SPLITS  # those of this share")
-            share.emit(f"{kind}_last = {kind}_steps * (split + 1) // SPLITS")
             first, last = f"{kind}_first", f"{kind}_last"
-        # A block that hangs over the last key has a first tile that does not, or not wholly: after it a maximum is
-        # known. A share may begin with the second.
+            share.emit(f"{first} = {kind}_steps * split // SPLITS  # those of this share")
+            share.emit(f"{last} = {kind}_steps * (split + 1) // SPLITS")
+        per, beginning = words["per"], "0"
+        if self.decoding:
+            beginning = f"{first}{per}"
+        number, following = f"tl.load({kind}_list + {beginning})", f"tl.load({kind}_list + coming)"
+        if apart and kind == "partial":
+            otherwise = f"{columns} - 1)"
+            number = f"tl.where({beginning} < partial_blocks, {number}, {otherwise}"
+            following = f"tl.where(coming < partial_blocks, {following}, {otherwise}"
+        coming.emit(f"coming = tl.minimum(step + 1, {last} - 1){per}")
+        coming.emit(f"number = {following}")
+        ragged = self.ragged_keys and not (apart and kind == "full")
         masked = kind == "partial" and problem.mask is not None
-        visit = self.visit(writer, self.ragged_keys, masked, unsure=self.ragged_keys and self.decoding)
-        words = self.of_tiles()
-        names = {
-            "kind": kind, "counts": f"{prefix}kv_num_blocks", "indices": f"{prefix}kv_indices", "columns": columns,
-            "size": blocks.columns, "first": first, "last": last, "how": self.how(),
-            "beginning": f" + {first}{words['per']}" if self.decoding else "", **words,
-        }  # fmt: skip
-        writer.extend(self.fill(LISTED, {"share": share, "visit": visit}, names).lines())
+        # Of a block that hangs over the last key, the first tile has keys: after it a maximum is known. A share may
+        # begin with the second.
+        visit = self.visit(writer, ragged, masked, unsure=ragged and self.decoding)
+        names = words | {"number": number, "size": str(blocks.columns), "first": first, "last": last, "how": self.how()}
+        holes = {"count": self.fill(count, {}, words), "share": share, "coming": coming, "visit": visit}
+        writer.extend(self.fill(LISTED, holes, names).lines())
 
     def loops(self) -> CodeWriter:
         """All tiles that a program instance visits."""
