@@ -11,7 +11,8 @@ greedy generation), a vision transformer, ResNet-18 and a gated recurrence with 
 - *time*: peers take turns reading by reading; ratios are medians over rounds with the interval of Proposition 13.2;
 - *first call*: with empty disk caches, after each compiler has compiled something trivial, so that its own start is not
   counted; both halves of a training step are in it;
-- *peak memory*: the most bytes that were allocated at once beyond those before the call;
+- *peak memory*: the most bytes that were allocated at once beyond those before the call (on a CPU staxlab's are counted
+  in a process of its own, without its pool);
 - *kernels*: generated ones and library calls as each compiler's code has them; on a GPU also the launches of a call, as
   the profiler counts them;
 - *values*: the deviation from the same step in double precision, beside eager's own. Further off than ten times eager's
@@ -127,11 +128,9 @@ def staxlab_kernels(compiled: Any) -> dict[str, Any]:
     return found | {"regions": len(compiled.versions), "fallbacks": reasons}
 
 
-def peak_bytes(peer: str, run: Callable[[], Any], device: str) -> int:
-    """The most bytes allocated at once during a call beyond those at its start."""
+def peak_bytes(run: Callable[[], Any], device: str) -> int:
+    """The most bytes that PyTorch's allocator gave out at once during a call beyond those at its start."""
     import torch
-
-    import staxlab
 
     if device == "cuda":
         run()
@@ -143,11 +142,30 @@ def peak_bytes(peer: str, run: Callable[[], Any], device: str) -> int:
         return torch.cuda.max_memory_allocated() - before
     from benchmarks.peak_memory import allocation_peak
 
-    before = staxlab.memory_stats(restart=True)
-    peak = allocation_peak(run)
-    if peer == "staxlab" and not before.missing:  # results and the arena come from the pool: an upper bound of both
-        peak += staxlab.memory_stats().peak_lent_bytes - before.lent_bytes
-    return peak
+    return allocation_peak(run)
+
+
+def peak_without_pool(step: Any, size: str, dtype: str, mode: str | None) -> int:
+    """The peak of staxlab's region on a CPU, in a process of its own where all memory comes from PyTorch's allocator:
+    what a pool has lent and what PyTorch has given out have their peaks at different times, so their sum says little.
+    The kernels come from the disk cache."""
+    from benchmarks.fresh import run_python
+
+    code = f"from benchmarks import whole_models as w; w.print_peak({step.name!r}, {size!r}, {dtype!r}, {mode!r})"
+    return run_python(code, {"STAXLAB_NATIVE": "0"})
+
+
+def print_peak(name: str, size: str, dtype: str, mode: str | None) -> None:
+    """What :func:`peak_without_pool` runs."""
+    import torch
+
+    from benchmarks.models.cases import select
+
+    (step,) = select(name)
+    one = prepare(step, size, "staxlab", "cpu", getattr(torch, dtype), mode)
+    one.result.clear()
+    one.run()
+    print(peak_bytes(one.run, "cpu"))
 
 
 def launches(run: Callable[[], Any]) -> int:
@@ -214,7 +232,10 @@ def run_step(step: Any, size: str, peers: Sequence[str], options: Any) -> dict[s
         one.result.clear()
         found: dict[str, Any] = {"first_call_s": one.first_call, **one.kernels}
         if not options.smoke:
-            found["peak_bytes"] = peak_bytes(peer, one.run, device)
+            if peer == "staxlab" and device == "cpu":
+                found["peak_bytes"] = peak_without_pool(step, size, options.dtype, options.mode)
+            else:
+                found["peak_bytes"] = peak_bytes(one.run, device)
             if device == "cuda":
                 found["launches"] = launches(one.run)
         record["peers"][peer] = found

@@ -143,3 +143,13 @@ def test_the_command_refuses_what_it_does_not_know(arguments):
     with pytest.raises(SystemExit) as caught:
         whole_models.main([*arguments, "--smoke"])
     assert caught.value.code == 2
+
+
+@pytest.mark.slow
+def test_the_peak_is_counted_in_a_process_without_the_pool():
+    (step,) = select("decoder_decode")
+    module = step.module("smoke")
+    eager = whole_models.prepare(step, "smoke", "eager", "cpu", torch.float32)
+    found = whole_models.peak_without_pool(step, "smoke", "float32", None)
+    cache = sum(part.nbytes for pair in module.new_cache(2) for part in pair)
+    assert 0 < found < cache and found <= whole_models.peak_bytes(eager.run, "cpu") + 4096
