@@ -12,6 +12,7 @@ the end.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import torch
 
@@ -68,7 +69,7 @@ def forward_kernel(
     )  # fmt: skip
     if chosen.fetch:
         # Descriptors hold addresses at multiples of 16 bytes; where a tensor starts elsewhere, this kernel runs.
-        plain = default_configuration(problem, fetch=False)
+        plain = replace(default_configuration(problem, fetch=False), heaviest_first=chosen.heaviest_first)
         kernel.launch["unaligned"] = forward_kernel(problem, plain, f"{suffix}_unaligned")
     return kernel
 
