@@ -202,7 +202,7 @@ def test_an_infinite_derivative_of_what_is_hidden_counts_for_nothing():
 
 
 def test_what_does_not_exist_counts_for_nothing():
-    """A function that is NaN at queries and keys past the end, and whose derivative is infinite at the first of them."""
+    """A function that is NaN at queries and keys past the end, with an infinite derivative at the first of them."""
 
     def score(source, sizes):
         weight = source.learned("weight", 2, about=0.5)

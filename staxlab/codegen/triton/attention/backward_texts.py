@@ -87,15 +87,16 @@ head = tl.program_id(0) // {tiles}  # batch and query head, flattened
 b = head // {heads}
 h = head % {heads}
 key_head = {key_head_of}
-m = tile * BLOCK_M + tl.arange(0, BLOCK_M)[:, None]  # the queries of this program instance
+row = tile * BLOCK_M + tl.arange(0, BLOCK_M)  # the queries of this program instance
+m = row[:, None]
 <<m_mask>>
 d = tl.arange(0, {head_block})[None, :]
 e = tl.arange(0, {value_block})[None, :]
 queries = {query_tile}
 upstream = {upstream}
 first_row = head.to(tl.int64) * {queries}
-row_shift = {row_shift}
-row_delta = {row_delta}
+row_shift = {row_shift}[:, None]
+row_delta = {row_delta}[:, None]
 key_start = {key_base}
 value_start = {value_base}
 dq = tl.zeros([BLOCK_M, {head_block}], tl.float32)
@@ -127,13 +128,14 @@ for step in tl.range(0, count{steps}):
 
 #: A tile of the kernel over keys: scores of BLOCK_N keys (rows) and BLOCK_M queries (columns).
 VISIT_KEYS = """\
-m = start + tl.arange(0, BLOCK_M)[None, :]
+row = start + tl.arange(0, BLOCK_M)
+m = row[None, :]
 <<m_mask>>
 <<rows>>
 queries = {query_tile}
 upstream = {upstream}
-row_shift = {row_shift}
-row_delta = {row_delta}
+row_shift = {row_shift}[None, :]
+row_delta = {row_delta}[None, :]
 scores = tl.dot(keys, tl.trans(queries){precision})
 <<probabilities>>
 dv = tl.dot(p{rounded}, upstream, dv{precision})

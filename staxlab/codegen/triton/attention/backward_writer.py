@@ -228,7 +228,9 @@ class BackwardWriter:
         walks_queries = rows == "rows"
         query_base, d_result_base = begin(self.query), begin(self.d_result)
         key_base, value_base = begin(self.key), begin(self.value)
-        edge = ("m_mask, other=float('inf')", "m_mask, other=0.0") if "m" in ragged else ("", "")
+        # Of rows past the end, a shift that makes P = 0.
+        exists = f", row < {problem.queries}, other=" if "m" in ragged else ""
+        shift, delta = (f"{exists}{other}" if exists else "" for other in ('float("inf")', "0.0"))
         return {
             "queries": problem.queries, "heads": problem.query_heads, "key_heads": problem.key_heads,
             "group": problem.group, "key_head_of": f"h // {problem.group}" if problem.group > 1 else "h",
@@ -239,8 +241,8 @@ class BackwardWriter:
             "upstream": tile(self.d_result, "d_result_start" if walks_queries else d_result_base, rows, "e"),
             "keys": tile(self.key, key_base if walks_queries else "key_start", own, "d"),
             "values": tile(self.value, value_base if walks_queries else "value_start", own, "e"),
-            "row_shift": f"tl.load({', '.join(filter(None, ('shift + first_row + m', edge[0])))})",
-            "row_delta": f"tl.load({', '.join(filter(None, ('delta + first_row + m', edge[1])))})",
+            "row_shift": f"tl.load(shift + first_row + row{shift})",
+            "row_delta": f"tl.load(delta + first_row + row{delta})",
         }  # fmt: skip
 
     def _masks(self, ragged: frozenset[str]) -> dict[str, CodeWriter]:
