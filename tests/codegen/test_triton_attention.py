@@ -65,8 +65,8 @@ def test_a_tensor_that_starts_anywhere_takes_the_other_kernel():
     key = made.inputs[1]
     shifted = torch.empty(key.numel() + 1)[1:].view(key.shape).copy_(key)
     made = made._replace(inputs=(made.inputs[0], shifted, made.inputs[2]))
-    for heaviest_first in (True, False):
-        run = build_forward(made.problem, replace(MEDIUM, fetch=True, heaviest_first=heaviest_first))
+    for ordered in (True, False):
+        run = build_forward(made.problem, replace(MEDIUM, fetch=True, heaviest_first=ordered))
         (kernel,) = run.kernels
         assert "make_tensor_descriptor" in kernel.source
         assert "make_tensor_descriptor" not in kernel.launch["unaligned"].source
