@@ -45,7 +45,8 @@ class DeviceSpec:
     """Facts about a target that heuristics and generators may use. Bandwidth in bytes/s, throughput in FLOP/s.
 
     ``kind`` is "cpu" or "cuda". CPU fields: ``instruction_set`` in ("avx512", "avx2", "neon", "scalar"),
-    ``vector_bytes``, ``threads``. GPU fields: ``multiprocessors``, ``warp_size``, ``max_threads_per_multiprocessor``,
+    ``vector_bytes``, ``threads``, ``bfloat16_tiles`` (a matrix unit for tiles of bfloat16, Intel's AMX). GPU fields:
+    ``multiprocessors``, ``warp_size``, ``max_threads_per_multiprocessor``,
     ``max_blocks_per_multiprocessor`` (32 on compute capabilities 8.0 and 9.0),
     ``shared_memory_per_multiprocessor`` and ``compute_capability`` (90 for sm_90).
     """
@@ -67,6 +68,7 @@ class DeviceSpec:
     l2_bytes: int = 0
     nominal_bandwidth: float = 0.0
     nominal_throughput: float = 0.0
+    bfloat16_tiles: bool = False
 
     @property
     def is_gpu(self) -> bool:
@@ -124,7 +126,18 @@ def host_device_spec(instruction_set: str | None = None) -> DeviceSpec:
         instruction_set=chosen,
         vector_bytes=VECTOR_BYTES[chosen],
         threads=torch.get_num_threads(),
+        bfloat16_tiles=chosen == "avx512" and _has_bfloat16_tiles(),
     )
+
+
+@lru_cache(maxsize=1)
+def _has_bfloat16_tiles() -> bool:
+    """Whether this processor has AMX for bfloat16 and the system lets this process use it: PyTorch asks for that."""
+    import torch
+
+    supported = getattr(torch.cpu, "_is_amx_tile_supported", None)
+    ask = getattr(torch.cpu, "_init_amx", None)
+    return bool(supported and ask and supported() and ask())
 
 
 OTHER_NAMES = {

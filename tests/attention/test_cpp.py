@@ -3,6 +3,7 @@ shape that tiles can be cut off at."""
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
 import pytest
@@ -132,6 +133,33 @@ def test_variants_in_other_precisions(variant, dtype):
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64], ids=str)
 def test_other_precisions(dtype):
     Case(Variant("mixed", capped_alibi, causal().mask, Sizes(1, 2, 1, 21, 37, 24, 20)), dtype).check()
+
+
+@pytest.mark.parametrize("unit", [False, True])
+def test_bfloat16_with_and_without_a_matrix_unit(unit):
+    host = host_device_spec()
+    if unit and not host.bfloat16_tiles:
+        pytest.skip("this processor has no matrix unit for bfloat16")
+    device = dataclasses.replace(host, bfloat16_tiles=unit)
+    cases = (
+        Variant("mixed", capped_alibi, causal().mask, Sizes(1, 4, 2, 41, 77, 64, 80)),  # scale 1/8; 5 tiles of values
+        plain(batch=2, heads=2, key_heads=2, queries=33, keys=130, head_size=20, value_size=40),
+    )
+    for variant in cases:
+        case = Case(variant, torch.bfloat16, device=device)
+        made = forward_source(case.problem)
+        assert made.plan.matrix_unit == unit == ("tile_product" in made.source)
+        case.check(gradients=False)
+
+
+def test_a_matrix_unit_needs_pairs_side_by_side():
+    device = dataclasses.replace(host_device_spec("avx512"), bfloat16_tiles=True)
+    for sizes, strided in (({"head_size": 15}, False), ({"queries": 4}, False), ({}, True)):
+        case = Case(plain(**sizes), torch.bfloat16, device=device, strided=strided)
+        decision = next(d for d in plan_attention(case.problem).decisions if d.topic == "attention-matrix-unit")
+        assert decision.choice is False and decision.reason
+    assert plan_attention(Case(plain(), torch.bfloat16, device=device).problem).matrix_unit
+    assert not plan_attention(Case(plain(), device=device).problem).matrix_unit
 
 
 @pytest.mark.parametrize("instruction_set", ["avx2", "scalar"])
@@ -279,7 +307,9 @@ def test_nan_and_infinity_go_where_a_softmax_sends_them():
 def test_the_text_names_the_modifications_and_their_lines():
     variant = Variant("both", capped_alibi, causal().mask)
     case = Case(variant)
-    for made in (forward_source(case.problem), backward_source(case.problem)):
+    tiles = dataclasses.replace(host_device_spec("avx512"), bfloat16_tiles=True)
+    in_tiles = forward_source(Case(variant, torch.bfloat16, device=tiles).problem)
+    for made in (forward_source(case.problem), backward_source(case.problem), in_tiles):
         text = made.source
         assert "capped_alibi (test_cpp.py:" in text and "mask_mod causal (test_cpp.py:" in text
         assert max(map(len, text.split("\n"))) <= 120

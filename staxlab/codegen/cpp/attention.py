@@ -16,6 +16,7 @@ pieces there are depends on shapes alone, so results are the same bit for bit on
 
 Half precision is converted to float32 tile by tile. The exponentials are *not* rounded to it before they meet the
 values: on a GPU the tensor cores ask for that, here nothing does, and the result is closer to the exact one without.
+The exception is bfloat16 on a processor that multiplies tiles of it (:mod:`.attention_tiles`).
 
 Sources: Milakov and Gimelshein, 2018, Online normalizer calculation for softmax; Dao, Fu, Ermon, Rudra and Ré, 2022,
 FlashAttention; Goto and van de Geijn, 2008, Anatomy of high-performance matrix multiplication (turned-over panels and
@@ -24,7 +25,6 @@ blocks of sums in registers).
 
 from __future__ import annotations
 
-import math
 import textwrap
 from dataclasses import dataclass, replace
 from typing import Any
@@ -34,7 +34,8 @@ import torch
 from ...attention.problem import AttentionProblem
 from ...provenance import Line
 from ..kernel import Kernel, KernelArgument
-from .attention_parts import AttentionPlan, Parts, Workspace, comment_text, plan_attention
+from .attention_parts import AttentionPlan, Parts, Workspace, comment_text, moved, plan_attention
+from .attention_tiles import PAIRS, SCORES_OF_TILES, VALUES_OF_TILES, is_power_of_two, tiles_of
 from .types import ELEMENT, STORED, literal
 from .unit import compiler_flags
 
@@ -169,17 +170,18 @@ def write_panels(parts: Parts, workspace: Workspace) -> None:
     if not parts.plan.shared_panels:
         parts.emit("bool done = true;")
         return
-    parts.emit("""// Keys turned over: panel[tile_keys*d + j] is component d of key j of a tile.
+    parts.emit(
+        """// Keys turned over: panel[tile_keys*d + j] is component d of key j of a tile.
 bool done = share(batch * key_heads * panels_of_head, 0, [&](i64 task, char*) {
     const i64 number = task % panels_of_head, b = task / panels_of_head / key_heads;
     const i64 g = task / panels_of_head % key_heads;
     const i64 first = columns * (number / block_tiles) + tile_keys * (number % block_tiles);
     const i64 count = least(tile_keys, least(keys, columns * (number / block_tiles + 1)) - first);
     if (count <= 0) return;
-    turn_over<V, tile_keys, head_size, key_row, key_step>(
-        panels + tile_keys * head_size * task,
-        key_tensor + key_batch * b + key_head * g + key_row * first, count);""")
-    if "values" in dict(workspace.arrays):
+    """
+        + (PAIRS if parts.plan.matrix_unit else _PANEL)
+    )
+    if "values" in dict(workspace.arrays) and not parts.plan.matrix_unit:
         parts.emit("""    copy_rows<V, width, value_size, value_row, value_step>(
         values + width * (keys * (key_heads * b + g) + first),
         value_tensor + value_batch * b + value_head * g + value_row * first, count, 1);""")
@@ -193,6 +195,11 @@ bool done = share(batch * key_heads * panels_of_head, 0, [&](i64 task, char*) {
         key_tensor + key_batch * b + key_head * g + key_row * first, count, 1);""")
     parts.emit("});")
     parts.emit("if (!done) return 1;")
+
+
+_PANEL = """turn_over<V, tile_keys, head_size, key_row, key_step>(
+        panels + tile_keys * head_size * task,
+        key_tensor + key_batch * b + key_head * g + key_row * first, count);"""
 
 
 def _task(parts: Parts, workspace: Workspace) -> str:
@@ -219,7 +226,9 @@ def _task(parts: Parts, workspace: Workspace) -> str:
     add(f"constexpr i64 pieces = {plan.pieces}, piece = {plan.piece};")
     scratch = "room * (depth + width + lanes + 1) + 2 * tile_keys * strip"
     if not plan.shared_panels:
-        scratch += " + tile_keys * (head_size + width)"
+        scratch += " + tile_keys * (depth + width)"
+    if plan.matrix_unit:
+        scratch = scratch.replace("2 * tile_keys", "3 * tile_keys")
     add(f"constexpr i64 scratch_elements = {scratch} + lanes + strip;")
     add(f"constexpr i64 scratch_bytes = sizeof({T}) * scratch_elements + 64 * 12;  // each array on its own lines")
     add("done = share(batch * heads * row_tiles * pieces, scratch_bytes, [&](i64 task, char* memory) {")
@@ -233,7 +242,7 @@ def _task(parts: Parts, workspace: Workspace) -> str:
         "if (rows <= 0) return;",
         f"const i64 g = {'hg' if plan.joined else 'hg / group'};",
         "Scratch scratch{memory};",
-        f"{T}* const q_tile = scratch.take<{T}>(room * depth);",
+        "{0}* const q_tile = scratch.take<{0}>(room * depth);".format("bf16" if plan.matrix_unit else T),
         f"{T}* const acc = scratch.take<{T}>(room * width);",
         f"{T}* const l = scratch.take<{T}>(room * lanes);",
         f"{T}* const m = scratch.take<{T}>(room);",
@@ -242,27 +251,40 @@ def _task(parts: Parts, workspace: Workspace) -> str:
     ]
     if partial:
         body.append(f"{parts.word}* const visible = scratch.take<{parts.word}>(tile_keys * strip);")
-    if not plan.shared_panels:
+    if plan.matrix_unit:
+        body.append("bf16* const halves = scratch.take<bf16>(tile_keys * strip);  // of the probabilities")
+        if not plan.shared_panels:
+            body.append("u32* const panel = scratch.take<u32>(tile_keys * depth / 2);")
+            body.append("u32* const value_tile = scratch.take<u32>(tile_keys * width / 2);")
+    elif not plan.shared_panels:
         body.append(f"{T}* const panel = scratch.take<{T}>(tile_keys * head_size);")
         if not workspace.values_in_place:
             body.append(f"{T}* const value_tile = scratch.take<{T}>(tile_keys * width);")
+    if plan.matrix_unit:
+        body.append("MatrixUnit unit;")
+    clear = "clear((u16*)q_tile" if plan.matrix_unit else "clear(q_tile"
     body += [
-        "clear(q_tile + depth * rows, depth * (room - rows));",
+        f"{clear} + depth * rows, depth * (room - rows));",
         "clear(acc, room * width);",
         "clear(l, room * lanes);",
         "for (i64 r = 0; r < room; ++r) m[r] = minus_infinity;",
     ]
+    exact = not plan.matrix_unit or is_power_of_two(problem.scale)
+    factor = "scale" if exact else "1"  # a bfloat16 is multiplied by a power of two without rounding
+    copy = "copy_rows<V, depth, head_size, query_row, query_step>"
+    if plan.matrix_unit:
+        copy = "copy_halves<V, depth, head_size, query_row>"
     if plan.joined:
         body += [
             "for (i64 r = 0; r < rows; ++r)",
-            "    copy_rows<V, depth, head_size, query_row, query_step>(",
+            f"    {copy}(",
             "        q_tile + depth * r, query_tensor + query_batch * b + query_head * head_of(hg, first + r)",
-            "            + query_row * query_of(first + r), 1, scale);",
+            f"            + query_row * query_of(first + r), 1, {factor});",
         ]
     else:
         body += [
-            "copy_rows<V, depth, head_size, query_row, query_step>(",
-            "    q_tile, query_tensor + query_batch * b + query_head * hg + query_row * first, rows, scale);",
+            f"{copy}(",
+            f"    q_tile, query_tensor + query_batch * b + query_head * hg + query_row * first, rows, {factor});",
         ]
     body += ["// One tile of keys; mask_mod decides there if the block is partial.",
              "const auto visit = [&](i64 first_key, i64 count, i64 number, auto partial) {"]  # fmt: skip
@@ -279,7 +301,10 @@ def _visit(parts: Parts, workspace: Workspace, partial: bool) -> list[str]:
     problem, plan = parts.problem, parts.plan
     T = parts.element
     lines: list[str] = []
-    if plan.shared_panels:
+    row = "width"
+    if plan.matrix_unit:
+        lines += tiles_of(plan)
+    elif plan.shared_panels:
         lines.append(f"const {T}* const panel = panels + tile_keys * head_size * "
                      "(panels_of_head * (key_heads * b + g) + number);")  # fmt: skip
     else:
@@ -287,8 +312,9 @@ def _visit(parts: Parts, workspace: Workspace, partial: bool) -> list[str]:
             "turn_over<V, tile_keys, head_size, key_row, key_step>(",
             "    panel, key_tensor + key_batch * b + key_head * g + key_row * first_key, count);",
         ]
-    row = "width"
-    if workspace.values_in_place:
+    if plan.matrix_unit:
+        pass
+    elif workspace.values_in_place:
         row = "value_row"
         at = "value_batch * b + value_head * g + value_row * first_key"
         lines.append(f"const {T}* const v_tile = value_tensor + {at};")
@@ -320,10 +346,16 @@ def _visit(parts: Parts, workspace: Workspace, partial: bool) -> list[str]:
             "    all = !any(mask_not(every));",
             "}",
         ]
-    inner += [
-        f"product<V, strip, vectors, none, {wide}, {wide}, depth, 1, tile_keys>(",
-        "    scores, q_tile + depth * i, panel, head_size);",
-    ]
+    inner += (
+        SCORES_OF_TILES
+        if plan.matrix_unit
+        else [
+            f"product<V, strip, vectors, none, {wide}, {wide}, depth, 1, tile_keys>(",
+            "    scores, q_tile + depth * i, panel, head_size);",
+        ]
+    )
+    if plan.matrix_unit and not is_power_of_two(problem.scale):
+        inner.append("scale_all<V, strip * tile_keys>(scores, scale);")
     if problem.score is not None:
         inner += [
             "for (int r = 0; r < there; ++r)",
@@ -334,11 +366,15 @@ def _visit(parts: Parts, workspace: Workspace, partial: bool) -> list[str]:
         inner.append(f"if (partial.value && !all) hide<V, strip, {wide}>(scores, visible, minus_infinity);")
     if workspace.columns % plan.tile_keys or problem.keys % workspace.columns:
         inner.append(f"if (count < {wide}) hide_beyond<V, strip, {wide}>(scores, count, minus_infinity);")
-    inner += [
-        f"soften<V, strip, {wide}>(scores, m + i, l + lanes * i, factor, exponential);",
-        f"product<V, strip, vectors, scaled_sums, width, width, {wide}, 1, {row}>(",
-        "    acc + width * i, scores, v_tile, count, factor);",
-    ]
+    inner.append(f"soften<V, strip, {wide}>(scores, m + i, l + lanes * i, factor, exponential);")
+    inner += (
+        VALUES_OF_TILES
+        if plan.matrix_unit
+        else [
+            f"product<V, strip, vectors, scaled_sums, width, width, {wide}, 1, {row}>(",
+            "    acc + width * i, scores, v_tile, count, factor);",
+        ]
+    )
     loop = ["for (i64 i = 0; i < rows; i += strip) {", *("    " + line for line in inner), "}"]
     lines += ["    " + line for line in loop] if tail else loop
     if tail:
@@ -455,20 +491,3 @@ def finish(
     shift = len(before) + len(head) - 1
     passages = tuple((first + shift, stop + shift, what) for first, stop, what in parts.passages)
     return AttentionKernel(kernel, parts.plan, passages, workspace, lists)
-
-
-def moved(problem: AttentionProblem, plan: AttentionPlan, workspace: Workspace) -> tuple[tuple[str, int], ...]:
-    """The bytes of :meth:`AttentionKernel.traffic` of a forward pass."""
-    size, wide = problem.dtype.itemsize, problem.accumulator.itemsize
-    rows = problem.batch * problem.query_heads * problem.queries
-    keys = problem.batch * problem.key_heads * problem.keys
-    per_key = problem.head_size + problem.value_size
-    together = problem.queries * (problem.group if plan.joined else 1)
-    readers = -(-together // plan.tile_rows) * (1 if plan.joined else problem.group)
-    captured = sum(tensor.dtype.itemsize * math.prod(tensor.shape) for tensor in problem.captured)
-    return (
-        ("inputs", size * (rows * problem.head_size + keys * per_key) + captured),
-        ("results", size * rows * problem.value_size + wide * rows),
-        ("workspace", wide * sum(count for _, count in workspace.arrays)),
-        ("tiles", (wide if plan.shared_panels else size) * readers * keys * per_key),
-    )

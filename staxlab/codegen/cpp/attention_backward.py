@@ -33,11 +33,10 @@ from .attention import (
     AttentionKernel,
     constants,
     finish,
-    moved,
     write_panels,
     write_surroundings,
 )
-from .attention_parts import AttentionPlan, Parts, Workspace, in_place, padded, plan_attention
+from .attention_parts import AttentionPlan, Parts, Workspace, in_place, moved, padded, plan_attention
 from .values import CppOps, CppValue
 
 #: The transposed lists of a block mask: which rows of blocks a column visits.
@@ -385,8 +384,10 @@ done = share({together}, sizeof({T}) * elements + 64 * 10, [&](i64 slot, char* m
 {_indented(walk, 16)}
             }}
             for (i64 j = 0; j < count; ++j) {{
-                write_row<V, head_size>(d_key + {of_key}, dk + depth * j, 1);
-                write_row<V, value_size>(d_value + {of_value}, dv + width * j, 1);
+                write_row<V, head_size>(
+                    d_key + {of_key}, dk + depth * j, 1);
+                write_row<V, value_size>(
+                    d_value + {of_value}, dv + width * j, 1);
             }}
         }}
     }}
@@ -405,7 +406,8 @@ done = share(batch * query_heads * row_tiles, sizeof({T}) * depth, [&](i64 task,
             for (i64 k = 0; k < depth; k += lanes)
                 store_vector(total + k, whole<V>(total + k) + whole<V>(one + k));
         }}
-        write_row<V, head_size>(d_query + {of_query}, total, scale);
+        write_row<V, head_size>(
+            d_query + {of_query}, total, scale);
     }}
 }});"""
 

@@ -9,6 +9,7 @@ the division of labour that every kernel of this generator has (:mod:`.values`).
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,6 +23,7 @@ from ...errors import CodegenError, OptionError
 from ...loops.expressions import Symbol
 from ...options import Decision
 from ...provenance import CodeWriter
+from .attention_tiles import matrix_unit
 from .types import ELEMENT, stored_name
 from .unit import INSTRUCTION_SETS
 from .values import CppOps, CppValue, Scope
@@ -43,7 +45,7 @@ class AttentionPlan:
     """Sizes of tiles, in elements. ``rows`` by ``vectors`` vectors of ``lanes`` are a block of sums in registers;
     ``tile_rows`` queries are a task and ``tile_keys`` keys a tile. ``shared_panels``: keys are turned over (and values
     converted) once for all tasks. ``joined``: the heads of a group are rows of one task. ``pieces`` of ``piece`` keys
-    are attended to apart and merged."""
+    are attended to apart and merged. ``matrix_unit``: products are tiles of 16 rows of bfloat16."""
 
     lanes: int
     rows: int
@@ -54,6 +56,7 @@ class AttentionPlan:
     joined: bool
     pieces: int
     piece: int
+    matrix_unit: bool = False
     decisions: tuple[Decision, ...] = ()
 
 
@@ -90,7 +93,10 @@ def plan_attention(
     wanted = given.get("BLOCK_M") or (2 * TILE_ROWS if large and forward else TILE_ROWS)
     tiles = max(1, round(rows_of_block / wanted))
     tile_rows = max(1, -(-rows_of_block // tiles))
-    rows = min(rows, tile_rows)
+    unit = matrix_unit(problem, tile_rows) if forward else (False, "the backward pass computes in float32")
+    rows = 16 if unit[0] else min(rows, tile_rows)
+    if unit[0]:
+        tile_keys = padded(tile_keys, 32)
     row_tiles = -(-together // tile_rows)
     tasks = problem.batch * problem.key_heads * (1 if joined else problem.group) * row_tiles
     readers = row_tiles * (1 if joined else problem.group)
@@ -112,9 +118,10 @@ def plan_attention(
             f"{readers} tasks read each tile of keys: it is turned over once for all" if shared
             else "each tile of keys is read by one task, which turns it over for itself", (True, False),
         ),
+        Decision("attention-matrix-unit", subject, *unit, (True, False)),
     )  # fmt: skip
     return AttentionPlan(
-        lanes, rows, vectors, tile_rows, tile_keys, shared, joined, pieces, piece, decisions
+        lanes, rows, vectors, tile_rows, tile_keys, shared, joined, pieces, piece, unit[0], decisions
     )  # fmt: skip
 
 
@@ -148,8 +155,8 @@ class Workspace:
     """Scratch arrays of a kernel: keys turned over, values converted, states of pieces."""
 
     def __init__(self, problem: AttentionProblem, plan: AttentionPlan):
-        self.keys = problem.keys
-        self.depth = padded(problem.head_size, plan.lanes)
+        self.keys, self.head_size = problem.keys, problem.head_size
+        self.depth = padded(problem.head_size, 32 if plan.matrix_unit else plan.lanes)
         self.width = padded(problem.value_size, plan.lanes)
         self.columns = min(problem.blocks.columns, problem.keys) if problem.blocks else problem.keys
         self.block_tiles = -(-self.columns // plan.tile_keys)
@@ -158,25 +165,48 @@ class Workspace:
         heads = problem.batch * problem.key_heads
         arrays = []
         if plan.shared_panels:
-            arrays.append(("panels", heads * self.panels * plan.tile_keys * problem.head_size))
-            if not self.values_in_place:
+            arrays.append(("panels", heads * self.panels * self.panel_size(plan)))
+            if plan.matrix_unit:
+                arrays.append(("values", heads * self.panels * plan.tile_keys // 2 * self.width))
+            elif not self.values_in_place:
                 arrays.append(("values", heads * problem.keys * self.width))
         if plan.pieces > 1:
             rows = problem.batch * problem.query_heads * problem.queries
             arrays.append(("states", plan.pieces * rows * (self.width + 2)))
         self.arrays = tuple(arrays)
 
+    def panel_size(self, plan: AttentionPlan) -> int:
+        """Elements of a tile of keys that is turned over; 32-bit words of two components for a matrix unit."""
+        return plan.tile_keys * (self.depth // 2 if plan.matrix_unit else self.head_size)
+
     def tail(self, plan: AttentionPlan) -> int:
         """The columns of narrow tiles at the end of a block, or of all keys, in whole vectors; 0 if there are none that
         are worth code of their own."""
         left = max(self.columns % plan.tile_keys, self.keys % self.columns % plan.tile_keys)
         tail = padded(left, plan.lanes)
-        return tail if 0 < tail <= plan.tile_keys // 2 else 0
+        return tail if 0 < tail <= plan.tile_keys // 2 and not plan.matrix_unit else 0
 
 
 def in_place(problem: AttentionProblem, strides: tuple[int, ...], size: int, plan: AttentionPlan) -> bool:
     """Whether rows of a tensor can be read as vectors where they are: no conversion, no gap, nothing left over."""
     return problem.dtype == problem.accumulator and strides[3] == 1 and size % plan.lanes == 0 and size > 0
+
+
+def moved(problem: AttentionProblem, plan: AttentionPlan, workspace: Workspace) -> tuple[tuple[str, int], ...]:
+    """The bytes of :meth:`AttentionKernel.traffic` of a forward pass."""
+    size, wide = problem.dtype.itemsize, problem.accumulator.itemsize
+    rows = problem.batch * problem.query_heads * problem.queries
+    keys = problem.batch * problem.key_heads * problem.keys
+    per_key = problem.head_size + problem.value_size
+    together = problem.queries * (problem.group if plan.joined else 1)
+    readers = -(-together // plan.tile_rows) * (1 if plan.joined else problem.group)
+    captured = sum(tensor.dtype.itemsize * math.prod(tensor.shape) for tensor in problem.captured)
+    return (
+        ("inputs", size * (rows * problem.head_size + keys * per_key) + captured),
+        ("results", size * rows * problem.value_size + wide * rows),
+        ("workspace", wide * sum(count for _, count in workspace.arrays)),
+        ("tiles", (wide if plan.shared_panels else size) * readers * keys * per_key),
+    )
 
 
 @dataclass
@@ -345,7 +375,8 @@ class Parts:
 
     def preamble(self) -> list[str]:
         """Types, and the vector functions that are called."""
-        lines = ['#include "staxlab_attention.h"', "using namespace stax;"]
+        header = "staxlab_amx.h" if self.plan.matrix_unit else "staxlab_attention.h"
+        lines = [f'#include "{header}"', "using namespace stax;"]
         vector, words = self.vector, self.words
         for name, (element, lanes) in sorted(self.vector_types.items()):
             lines.append(f"using {name} = Vec<{element}, {lanes}>;")
