@@ -319,7 +319,10 @@ class _Attention(torch.autograd.function._SingleLevelFunction):
         blocks, captured = others[: ctx.number], others[ctx.number :]
         if output_gradient is None and lse_gradient is None:
             return (None,) * (5 + len(others))
-        learnable = list(ctx.needs_input_grad[5 + ctx.number :])
+        score = specification(ctx.name).score
+        of_score = len(score.captured) if score else 0  # what a mask reads decides, and has no derivative
+        needs = ctx.needs_input_grad[5 + ctx.number :]
+        learnable = [wants and number < of_score for number, wants in enumerate(needs)]
         found = attention_backward(
             output_gradient, lse_gradient, query, key, value, output, lse, blocks, captured, ctx.name, learnable
         )

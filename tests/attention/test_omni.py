@@ -188,9 +188,12 @@ def test_only_the_logarithm_is_differentiated():
 def test_what_requires_no_gradient_gets_none():
     query, key, value = inputs(1, 2, 5, 4)
     table = torch.randn(2, dtype=torch.float64)
-    output = by_matrices(query, key.detach(), value, lambda s, b, h, q, k: s + table[h])
+    width = torch.tensor([2.0, 3.0], requires_grad=True)
+    mask = create_block_mask(lambda b, h, q, k: (q - k).abs() < width[h], None, 2, 5, 5)
+    output = by_matrices(query, key.detach(), value, lambda s, b, h, q, k: s + table[h], mask)
     output.sum().backward()
     assert query.grad is not None and key.grad is None and table.grad is None
+    assert width.grad is None  # a mask decides, and has no derivative
     with torch.no_grad():
         assert not by_matrices(query, key, value).requires_grad
 
