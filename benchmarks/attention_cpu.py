@@ -3,6 +3,8 @@
     python -m benchmarks.attention_cpu --out benchmarks/results/attention_cpu.json
     python -m benchmarks.attention_cpu --only causal --readings 15 --without flex
 
+With ``--only`` the other cases of an existing file are kept, each with the time it was measured at.
+
 All sides take turns on the same tensors, reading by reading (:func:`staxlab.measure.timing.compare`); a ratio above 1
 means that ``staxlab`` is faster. Before anything is timed, results are compared with attention in float64: a side that
 is wrong is reported and not timed. ``sdpa`` gets ``is_causal`` where the case is causal, nothing where it is full, and
@@ -14,6 +16,7 @@ only. Compiling FlexAttention takes longest; a second run finds it in PyTorch's 
 from __future__ import annotations
 
 import argparse
+import json
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -25,6 +28,7 @@ import torch
 import staxlab
 from benchmarks import records
 from staxlab.attention.reference import reference_attention
+from staxlab.measure import machine
 from staxlab.measure.timing import compare
 
 FORMAT = "staxlab-attention-cpu-1"
@@ -92,6 +96,7 @@ CASES = (
     Case("causal, backward", LONG, causal, backward=True),
     Case("full, backward", LONG, backward=True),
     Case("sliding window of 256, backward", LONG, window, backward=True),
+    Case("causal, bfloat16, backward", LONG, causal, None, torch.bfloat16, backward=True),
 )
 
 
@@ -192,7 +197,8 @@ def measure(case: Case, without: Sequence[str], readings: int) -> dict[str, Any]
     size, floating = case.sizes[-1], 10 if case.backward else 4
     median = taken["staxlab"].median
     record = {
-        "case": case.name, "sizes": case.sizes, "dtype": str(case.dtype).removeprefix("torch."),
+        "case": case.name, "date": machine.timestamp(), "sizes": case.sizes,
+        "dtype": str(case.dtype).removeprefix("torch."),
         "pass": "backward" if case.backward else "forward", "visible_positions": case.positions,
         "seconds": {name: taken[name].median for name in sides},
         "gflops": floating * size * case.positions / median / 1e9,
@@ -225,9 +231,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     warnings.simplefilter("ignore")
     record = records.header(FORMAT)
     record["threads"] = torch.get_num_threads()
-    record["cases"] = []
+    measured: dict[str, dict[str, Any]] = {}
+    if options.only and options.out is not None and options.out.exists():
+        measured = {case["case"]: case for case in json.loads(options.out.read_text())["cases"]}
     for case in chosen:
-        record["cases"].append(measure(case, without, options.readings))
+        measured[case.name] = measure(case, without, options.readings)
+        record["cases"] = [measured[known.name] for known in CASES if known.name in measured]
         if options.out is not None:
             records.save(record, options.out)
     return 0

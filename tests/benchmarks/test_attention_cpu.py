@@ -46,6 +46,13 @@ def test_grouped_heads_are_one_of_the_cases(monkeypatch, tmp_path):
     assert set(case["seconds"]) == {"staxlab", "sdpa"} and case["visible_positions"] == 4 * 40
 
 
+def test_cases_that_are_not_measured_again_are_kept(monkeypatch, tmp_path):
+    cases = tuple(Case(name, (1, 1, 1, 9, 9, 8)) for name in ("one", "two"))
+    before = run(monkeypatch, tmp_path, cases)["cases"]
+    after = run(monkeypatch, tmp_path, cases, "--only", "two")["cases"]
+    assert [case["case"] for case in after] == ["one", "two"] and after[0] == before[0] and after[1] != before[1]
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
