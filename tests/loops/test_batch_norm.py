@@ -68,3 +68,22 @@ def test_what_is_not_finite_stays_in_its_channel():
 def test_other_dtypes(dtype):
     x = torch.randn(8, 70, 40).to(dtype)
     torch.testing.assert_close(staxlab.compile(plain)(x), plain(x))
+
+
+def test_with_running_statistics_a_gpu_needs_one_kernel():
+    """The roots of the channels are no kernel of their own, forward or backward."""
+    pytest.importorskip("triton")
+    module = torch.nn.Sequential(torch.nn.BatchNorm2d(6), torch.nn.ReLU()).eval()
+    x = torch.randn(4, 6, 5, 5)
+    with torch.no_grad():
+        kernels = staxlab.explain(module, x, target="sm_90").kernels
+        on_a_cpu = staxlab.explain(module, x).kernels
+    assert len(kernels) == len(on_a_cpu) == 1 and "rsqrt" in kernels[0].source
+
+    from staxlab.codegen.triton.interpreter import interpret
+
+    found = torch.empty_like(x)
+    given = {"input": x, "_0_running_mean": module[0].running_mean, "_0_running_var": module[0].running_var,
+             "_0_weight": module[0].weight.detach(), "_0_bias": module[0].bias.detach()}  # fmt: skip
+    interpret(kernels[0], [given.get(argument.buffer, found) for argument in kernels[0].arguments])
+    torch.testing.assert_close(found, module(x).detach())

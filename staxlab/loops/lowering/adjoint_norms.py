@@ -246,4 +246,4 @@ def _of_variance(call: Call, variance: TensorValue, eps: float) -> TensorValue:
         return ops.rsqrt(ops.add(v, ops.constant(eps, wide)))
 
     value = call.pointwise(function, variance, operand_dtype=wide, shape=variance.shape, dtype=wide)
-    return call.stored(value, SHARED)
+    return value if call.lowering.device.is_gpu else call.stored(value, SHARED)

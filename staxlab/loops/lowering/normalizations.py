@@ -235,7 +235,9 @@ def _batch_norm_inference(call: Call, x: TensorValue, weight, bias, mean, varian
         lambda ops, v: ops.rsqrt(ops.add(v, ops.constant(eps, wide))),
         variance, operand_dtype=wide, shape=variance.shape, dtype=wide,
     )  # fmt: skip
-    scale = call.stored(scale, SHARED)
+    if not call.lowering.device.is_gpu:
+        # On a GPU a root for each element hides behind its loads, and a kernel for the channels' costs a launch.
+        scale = call.stored(scale, SHARED)
     parameters = [_channels(p, x.ndim) for p in (mean, scale, weight, bias)]
     result = normalize(call, x, *parameters)
     return result, *(call.full(0.0, meta.shape, meta.dtype) for meta in call.val[1:])
