@@ -251,8 +251,16 @@ def test_any_number_of_threads_gives_the_same_bits(mask):
         assert all(torch.equal(a, b) for a, b in zip(found[0], other, strict=True))
 
 
-def test_divided_keys_do_not_depend_on_threads_either():
-    case = Case(plain(batch=1, heads=1, key_heads=1, queries=2, keys=2000, head_size=16, value_size=16))
+def test_what_lies_behind_the_last_key_of_a_block_contributes_nothing():
+    """A tile of 64 keys has 37: the mask says nothing of the vectors behind, where an earlier tile's words stand."""
+    for name in ("learned bias of heads", "several blocks, learned"):
+        Case(next(v for v in VARIANTS if v.name == name), block_size=128).check()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_divided_keys_do_not_depend_on_threads_either(dtype):
+    case = Case(plain(batch=1, heads=1, key_heads=1, queries=9, keys=2000, head_size=16, value_size=16), dtype)
+    assert plan_attention(case.problem).pieces > 1
     threads = torch.get_num_threads()
     try:
         torch.set_num_threads(1)
