@@ -162,7 +162,10 @@ class _WrapperWriter:
             self.written_back(node)
         elif node.extern is not None:
             self.extern(node)
-        elif not node.is_empty and not kernel.launch.get("skip") and node.name not in memory.skipped:
+        elif node.name in memory.skipped:
+            stands = self.name(memory.root(node.buffers[0]))
+            self.writer.emit(f"# {kernel.name} is left out: it would copy {stands} onto itself", node.origins)
+        elif not node.is_empty and not kernel.launch.get("skip"):
             self.launch(node, kernel)
         dead = sorted(self.name(root) for root in memory.release[position])
         if memory.arena_span is not None and memory.arena_span[1] == position:
