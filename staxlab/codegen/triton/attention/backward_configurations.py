@@ -111,7 +111,7 @@ def default_configuration(problem: AttentionProblem) -> tuple[BackwardConfigurat
     table = SINGLE if problem.dtype == torch.float32 else HALF[capability]
     longest = min(padded_head(problem), max(table))
     keys, queries = table[min(size for size in table if size >= longest)]
-    if learnable(problem) and problem.dtype != torch.float32:
+    if learnable(problem):
         # What captured tensors get is one tile more in registers, so tiles have half as many queries.
         keys = replace(keys, block_m=max(keys.block_m // 2, SMALLEST))
     fitted = BackwardConfiguration(fit(problem, keys, "keys"), fit(problem, queries, "queries"))
