@@ -37,7 +37,9 @@ MOST = {
 NO_MORE_THAN_TORCH_COMPILE = ("block",)
 
 #: A call in the code the inductor writes: of a generated function, of a library, of an operator.
-_CALL = re.compile(r"^\s+(?:\w+ = )?(cpp_fused\w*|cpp_\w+|extern_kernels\.\w+|torch\.ops\.[\w.]+)\(", re.M)
+_CALL = re.compile(
+    r"^\s+(?:\w+ = )?(cpp_fused\w*|cpp_\w+|triton_\w+\.run|extern_kernels\.\w+|torch\.ops\.[\w.]+)\(", re.M
+)
 
 
 def count_staxlab(program: corpus.Program) -> dict[str, Any]:
@@ -82,7 +84,7 @@ def count_in_code(codes: Sequence[str]) -> dict[str, Any]:
         names += _CALL.findall(body)
         functions = code.split('extern "C"')[1:]
         nests += sum(max(text.count("#pragma omp for"), 1) for text in functions)
-    generated = sum(name.startswith("cpp_") for name in names)
+    generated = sum(name.startswith(("cpp_", "triton_")) for name in names)
     return {
         "kernels": len(names),
         "generated": generated,

@@ -153,3 +153,26 @@ def test_the_peak_is_counted_in_a_process_without_the_pool():
     found = whole_models.peak_without_pool(step, "smoke", "float32", None)
     cache = sum(part.nbytes for pair in module.new_cache(2) for part in pair)
     assert 0 < found < cache and found <= whole_models.peak_bytes(eager.run, "cpu") + 4096
+
+
+INDUCTOR_ON_A_GPU = """
+triton_poi_fused_add_0 = async_compile.triton('triton_poi_fused_add_0', '''...''')
+class Runner:
+    def call(self, args):
+        with torch.cuda._DeviceGuard(0):
+            buf0 = empty_strided_cuda((8, 8), (8, 1), torch.float32)
+            extern_kernels.mm(arg0_1, arg1_1, out=buf0)
+            buf1 = buf0; del buf0  # reuse
+            stream0 = get_raw_stream(0)
+            triton_poi_fused_add_0.run(buf1, arg2_1, 64, stream=stream0)
+            buf2 = torch.ops.aten.convolution.default(buf1, arg3_1)
+            triton_red_fused_sum_1.run(buf2, buf3, 8, 64, stream=stream0)
+        return (buf3, )
+"""
+
+
+def test_kernels_in_the_inductors_code_for_a_gpu_are_counted():
+    from benchmarks.kernel_counts import count_in_code
+
+    found = count_in_code([INDUCTOR_ON_A_GPU])
+    assert (found["kernels"], found["generated"], found["library_calls"]) == (4, 2, 2)
