@@ -230,6 +230,28 @@ def test_decoding_divides_the_keys_and_joins_the_heads_of_a_group():
     case.check(gradients=False, SPLITS=3)
     masked = Variant("masked", capped_alibi, lambda source, sizes: lambda b, h, q, kv: kv >= 700, variant.sizes)
     Case(masked, block_size=128).check(gradients=False)
+    hidden = Variant("hidden", None, lambda source, sizes: lambda b, h, q, kv: (kv < 0) | (h > 1), variant.sizes)
+    Case(hidden, block_size=128).check(gradients=False, SPLITS=4)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_what_stands_around_the_inputs_and_in_scratch_memory_is_nobodys(dtype, monkeypatch):
+    """Inputs are windows into tensors of NaN, and the workspace begins as NaN: neither gets into a result."""
+    case = Case(Variant("odd", None, causal().mask, Sizes(1, 2, 1, 37, 77, 20, 24)), dtype, block_size=64)
+
+    def window(tensor):
+        batch, heads, rows, size = tensor.shape
+        around = torch.full((batch, heads, rows + 6, size + 8), math.nan, dtype=dtype)
+        inside = around[:, :, 2 : 2 + rows, 4 : 4 + size]
+        return inside.copy_(tensor)
+
+    case.inputs = tuple(map(window, case.inputs))
+    strides = (x.stride() for x in case.inputs)
+    names = ("query_strides", "key_strides", "value_strides")
+    case.problem = dataclasses.replace(case.problem, **dict(zip(names, strides, strict=True)))
+    empty = torch.empty
+    monkeypatch.setattr(torch, "empty", lambda *sizes, **options: empty(*sizes, **options).fill_(math.nan))
+    case.check(BLOCK_M=16)
 
 
 @pytest.mark.parametrize("mask", [False, True])
