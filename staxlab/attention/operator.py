@@ -263,7 +263,10 @@ def _as_traced(captured: Sequence[torch.Tensor], problem: AttentionProblem) -> l
     found = []
     for tensor, expected in zip(captured, problem.captured, strict=True):
         if tensor.stride() != tuple(expected.strides):
-            tensor = torch.empty_strided(tensor.shape, expected.strides, **_like(tensor)).copy_(tensor)
+            # Where elements share memory they are equal, and the first is copied for all.
+            first = tensor[tuple(slice(0, 1) if step == 0 else slice(None) for step in expected.strides)]
+            copy = torch.empty_strided(first.shape, expected.strides, **_like(tensor)).copy_(first)
+            tensor = copy.expand(tensor.shape)
         found.append(tensor)
     return found
 
@@ -319,10 +322,8 @@ class _Attention(torch.autograd.function._SingleLevelFunction):
         blocks, captured = others[: ctx.number], others[ctx.number :]
         if output_gradient is None and lse_gradient is None:
             return (None,) * (5 + len(others))
-        score = specification(ctx.name).score
-        of_score = len(score.captured) if score else 0  # what a mask reads decides, and has no derivative
         needs = ctx.needs_input_grad[5 + ctx.number :]
-        learnable = [wants and number < of_score for number, wants in enumerate(needs)]
+        learnable = [wants and number < _of_score(ctx.name) for number, wants in enumerate(needs)]
         found = attention_backward(
             output_gradient, lse_gradient, query, key, value, output, lse, blocks, captured, ctx.name, learnable
         )
@@ -374,6 +375,12 @@ def _packed(spread: Sequence[Any]) -> tuple[Any, ...]:
     return (*tensors[:7], tensors[7 : 7 + number], tensors[7 + number :], name, list(learnable))
 
 
+def _of_score(name: str) -> int:
+    """How many of the captured tensors ``score_mod`` reads. What a mask reads decides, and has no derivative."""
+    score = specification(name).score
+    return len(score.captured) if score else 0
+
+
 _forward_ad = vars(torch.autograd.forward_ad)
 
 
@@ -398,7 +405,7 @@ def _recorded(function: Any, *args: Any) -> Any:
 
 
 def _autograd_attention(query: Any, key: Any, value: Any, blocks: Any, captured: Any, name: str) -> Any:
-    if _is_differentiated((query, key, value, *captured)):
+    if _is_differentiated((query, key, value, *captured[: _of_score(name)])):
         return _recorded(_Attention, name, len(blocks), query, key, value, *blocks, *captured)
     with torch._C._AutoDispatchBelowAutograd():
         return attention(query, key, value, blocks, captured, name)

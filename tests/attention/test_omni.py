@@ -194,6 +194,7 @@ def test_what_requires_no_gradient_gets_none():
     output.sum().backward()
     assert query.grad is not None and key.grad is None and table.grad is None
     assert width.grad is None  # a mask decides, and has no derivative
+    assert not by_matrices(*(x.detach() for x in (query, key, value)), block_mask=mask).requires_grad
     with torch.no_grad():
         assert not by_matrices(query, key, value).requires_grad
 
@@ -369,6 +370,19 @@ def test_elements_that_share_memory_get_gradients_of_their_own(compiled):
     found = torch.autograd.grad((staxlab.compile(region) if compiled else region)(row, leaf), (row, leaf))
     wanted = torch.autograd.grad(total(reference_attention, row, leaf), (row, leaf))
     assert all(torch.allclose(a, b, rtol=0, atol=1e-12) for a, b in zip(found, wanted, strict=True))
+
+
+def test_captured_tensors_in_another_layout_are_copied_into_the_one_that_was_traced():
+    query, key, value = inputs(1, 3, 6, 4, requires_grad=False)
+    row, table = torch.randn(1, 6, dtype=torch.float64), torch.randn(6, 3, dtype=torch.float64).mT
+    expanded = row.expand(3, 6)
+    traced = modification(lambda s, b, h, q, k: s * expanded[h, k] + table[h, q], "score", (1, 3, 6, 6), torch.float64)
+    name = operator.register(operator.Specification(traced, options=(("BACKEND", "reference"),)))
+    captured = [part.tensor for part in traced.captured]
+    assert [x.stride() for x in captured] == [(0, 1), (1, 3)]
+    wanted = operator.attention(query, key, value, [], captured, name)
+    found = operator.attention(query, key, value, [], [x.contiguous() for x in captured], name)
+    assert all(map(torch.equal, found, wanted))
 
 
 def calls(graph) -> list:
