@@ -53,6 +53,7 @@ NAN = """\
 * **Hidden with a number.** `masked_fill(m, -1e4)` is not `-inf`: a row that is hidden throughout is uniform. It stays
   a choice in the `score_mod`. Only numbers below -1e30, and the lowest of the dtype, may be added instead, and not in
   training, where a gradient would go through the addition, unless every row is proved to see a key.
+* **Infinity.** Where the program turns minus infinity into something else (`-masked`), nothing is rewritten.
 * **Second derivatives, forward mode.** With `double_backward`, under `jvp` and `hvp`, and with `backend="eager"` in
   training, nothing is rewritten: the operators have one derivative.
 

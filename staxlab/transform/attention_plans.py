@@ -115,9 +115,42 @@ def objection(found: Attention, effects: Effects) -> str | None:
     for node in (*operands, *terms, *found.path.reader.seen):
         if effects.is_written(node):
             return f"%{node.name}, which is read, is written to"
+    if found.path.expression is not None and turns_infinity(found.path.expression):
+        return "a position is hidden with minus infinity, and that is turned into something else"
     if any(operation(node) == "logsumexp" for node in found.softmax.inside) and not _is_moderate(found):
         return "exp(x - logsumexp(x)) does not sum to one where scores are large, and what is added here may be"
     return _type_objection(found, operands)
+
+
+def turns_infinity(expression: Expression) -> bool:
+    """Whether an infinity that the program writes may reach anything but a sum or a choice: ``-masked`` is infinity
+    where ``masked`` hides, and its softmax is NaN for reasons that no mask shows."""
+    for part in parts_of(expression):
+        if isinstance(part, Number) and part.value == math.inf:
+            return True
+        if not isinstance(part, Call) or is_truth(part) or part.name in ("where", "to", "add"):
+            continue
+        infinite = [_may_be_infinite(argument) for argument in part.args]
+        if not any(infinite):
+            continue
+        if part.name == "sub" and infinite == [True, False]:
+            continue
+        others = [argument for argument, own in zip(part.args, infinite, strict=True) if not own]
+        by = others[0].value if len(others) == 1 and isinstance(others[0], Number) else None
+        positive = isinstance(by, (int, float)) and 0 < by < math.inf
+        if not (positive and (part.name == "mul" or (part.name == "div" and infinite[0]))):
+            return True
+    return False
+
+
+def _may_be_infinite(expression: Any) -> bool:
+    """Whether the program itself writes an infinity into it. Data may always be infinite."""
+    if isinstance(expression, Number):
+        return isinstance(expression.value, float) and math.isinf(expression.value)
+    if not isinstance(expression, Call) or is_truth(expression):
+        return False
+    parts = expression.args[1:] if expression.name == "where" else expression.args
+    return any(_may_be_infinite(part) for part in parts)
 
 
 def _is_moderate(found: Attention) -> bool:
@@ -234,6 +267,11 @@ def library_plan(found: Attention) -> LibraryPlan | str:
     if not scale > 0 or not math.isfinite(scale):
         return f"the scale is {scale:g}"
     others = tuple(step for step in steps if step.kind != "multiply" and step.is_of_tensor)
+    after: float = 1.0
+    for step in reversed(steps):  # what is filled in, and multiplied afterwards
+        after *= step.value if step.kind == "multiply" else 1.0
+        if step.kind == "fill" and after != 1.0 and (after <= 0 or step.filling != -math.inf):
+            return f"positions are hidden with {step.filling:g}, and the scores multiplied by {after:g} afterwards"
     found_guard = guard(found)
     condition = visible(others)
     sees = condition is not None and every_query_sees_a_key(condition, found.sizes)
@@ -379,8 +417,18 @@ def traffic(found: Attention, plan: LibraryPlan | GeneralPlan) -> Traffic:
         again = 2 * result + mask
     else:
         again = sum(_read(node, axes, found) for node, axes in plan.captured)
+        again += 2 * 4 * elements if learns_a_matrix(found, plan) else 0  # added to in float32, tile by tile
     again += 2 * result if plan.guard else 0
     return Traffic(scores, 4 * scores, again)
+
+
+def learns_a_matrix(found: Attention, plan: GeneralPlan) -> bool:
+    """Whether a tensor that the modification reads gets a gradient of its own for every query and key."""
+    groups = found.path.coordinates.groups  # type: ignore[union-attr]
+    return plan.guard.trains and any(
+        node.val.requires_grad and all(any(atom in part for part in axes for atom in groups[axis]) for axis in (2, 3))
+        for node, axes in plan.captured
+    )
 
 
 def _read(node: Node, axes: tuple, found: Attention) -> int:

@@ -23,7 +23,16 @@ from ..options import Decision
 from ..provenance import SourceLocation
 from .attention_building import Builder
 from .attention_patterns import Attention, Operand, candidates, recognise
-from .attention_plans import SMALLEST, GeneralPlan, LibraryPlan, general_plan, library_plan, objection, traffic
+from .attention_plans import (
+    SMALLEST,
+    GeneralPlan,
+    LibraryPlan,
+    general_plan,
+    learns_a_matrix,
+    library_plan,
+    objection,
+    traffic,
+)
 from .attention_products import Atom, Coordinates, product
 from .effects import Effects
 from .operations import operation
@@ -141,6 +150,10 @@ def _decide(
     if mode != "require":
         if moved.scores < SMALLEST:
             _note(noted, root, WRITTEN, f"the scores are {moved.scores} bytes, and stay in the nearest cache", facts)
+            return None, noted[root.name]
+        if isinstance(plan, GeneralPlan) and root.val.device.type == "cpu" and learns_a_matrix(found, plan):
+            words = "a gradient for every query and key is added up one by one on a CPU, and is as large as the scores"
+            _note(noted, root, WRITTEN, words, facts)
             return None, noted[root.name]
         if moved.written_out <= moved.rewritten:
             words = f"the scores move {moved.written_out} bytes, and the operator would move {moved.rewritten} more"

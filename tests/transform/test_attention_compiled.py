@@ -83,7 +83,7 @@ def test_values_are_within_the_bound(function, bias, dtype):
 @pytest.mark.parametrize(("function", "bias", "choice"), [(causal, False, LIBRARY), (biased, True, GENERAL)])
 def test_training(function, bias, choice):
     given = [x.double().requires_grad_() for x in arguments(bias)]
-    compiled = staxlab.compile(function)
+    compiled = staxlab.compile(function, options={"attention": "require"})
     actual, expected = compiled(*given), function(*given)
     torch.testing.assert_close(actual, expected, rtol=1e-11, atol=1e-11)
     upstream = torch.randn_like(expected)

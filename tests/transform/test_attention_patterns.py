@@ -217,6 +217,9 @@ MISSES: dict[str, tuple[str, str, str]] = {
     "a factor after it": ("q3 k3 v3", "p = (q3 @ k3.mT).softmax(-1)\n"
                           "torch.baddbmm(torch.empty(8, 6, 8).double(), p, v3, beta=0, alpha=2.0)", ""),
     "something added to it": ("q3 k3 v3", "p = (q3 @ k3.mT).softmax(-1)\ntorch.baddbmm(q3, p, v3)", ""),
+    "hidden, and then negated": ("q k v hidden", "s = (-(q @ k.mT)).masked_fill(hidden, -inf)\n"
+                                "(-s).softmax(-1) @ v", "turned into something else"),
+    "hidden with infinity": ("q k v hidden", "(q @ k.mT).masked_fill(hidden, inf).softmax(-1) @ v", "turned into"),
     "rounded between": ("q k v", S + "s.float().softmax(-1).double() @ v", "float32"),
     "a logarithm of large scores": ("q k v bias", "s = q @ k.mT + bias\n"
                                     "(s - s.logsumexp(-1, keepdim=True)).exp() @ v", "does not sum to one"),
@@ -238,7 +241,7 @@ def test_near_misses_stay_as_they_are(name):
     torch.manual_seed(5)
     expected = spelling.function(*inputs(takes))
     for one, other in zip(tensors_in(actual), tensors_in(expected), strict=True):
-        assert torch.equal(one, other)
+        torch.testing.assert_close(one, other, rtol=0, atol=0, equal_nan=True)
 
 
 # -- which form, and whether it is worth it ----------------------------------------------------------------------------
@@ -260,6 +263,21 @@ def test_small_scores_stay_where_they_are():
     decision = decided(plain, larger, larger, larger)
     assert decision.choice == LIBRARY and dict(decision.inputs)["written out"] == 4 * 2 * 256 * 256 * 4
     assert replaced_by(rewritten(plain, [tiny, tiny, tiny])) == [LIBRARY]
+
+
+def test_a_gradient_that_is_a_matrix_of_scores_is_left_to_the_program_on_a_cpu():
+    q, bias = torch.randn(1, 2, 256, 16, requires_grad=True), torch.randn(2, 256, 256)
+
+    def biased(q, bias):
+        return (q @ q.mT * 0.25 + bias).softmax(-1) @ q
+
+    def sloped(q, slope):
+        i = torch.arange(256)
+        return (q @ q.mT * 0.25 - slope * (i[:, None] - i).abs()).softmax(-1) @ q
+
+    assert decided(biased, q, bias).choice == LIBRARY
+    assert "added up one by one" in decided(biased, q, bias.requires_grad_()).reason
+    assert decided(sloped, q, torch.rand(2, 1, 1, requires_grad=True)).choice == GENERAL
 
 
 def test_scores_that_are_smaller_than_the_result_stay_where_they_are():
