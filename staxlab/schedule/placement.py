@@ -264,7 +264,7 @@ class _Planner:
         """Whether the node at ``place`` may fail with the input that ``position`` copies into half overwritten.
 
         Not if all it checks has been checked before. Nor if it is the write itself, a scatter at subscripts that are
-        data: where one of them is out of range, eager execution has written the others by then, too. And a check that
+        data: where one of them is out of range, eager execution has written others by then, too. And a check that
         fails on a GPU ends the use of the device, so that nobody sees what memory held.
         """
         node = self.nodes[place]
