@@ -11,19 +11,6 @@ import staxlab
 from tests.schedule.test_memory_plan import check_plan
 
 STEPS = tuple("copied added put scattered row halved plus filled read summed product lookup".split())
-    "copied",
-    "added",
-    "put",
-    "scattered",
-    "row",
-    "halved",
-    "plus",
-    "filled",
-    "read",
-    "summed",
-    "product",
-    "lookup",
-)
 
 
 def program(rng: random.Random):
