@@ -28,6 +28,7 @@ module                   question
 ``attention_traffic``    What does attention move, by operators and in tiles? (Theorem 9.2)
 ``interpreted_traffic``  What does a kernel read and write, counted while it runs in the interpreter? (Section 9.2)
 ``attention_state``      What does a program instance of attention hold after each block? (Figure 9.2)
+``block_counts``         Which blocks does a window leave to be computed? (Section 9.10, Exercise 37)
 ``launch_timeline``      What does launching cost, and what does a CUDA graph save? (Section 9.9)
 ``amortize``             When has compiling paid for itself? (Propositions 13.4, 13.5 and 13.6)
 =======================  ==========================================================================================
