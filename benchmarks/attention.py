@@ -16,13 +16,12 @@ results are compared with the definition on some rows: what is wrong is reported
 of *visible* positions (for decoding, bytes of visible keys and values), so that every peer is given the same work.
 
 A sweep notes in its file what it is about to run. Should a configuration end the process or hang, the next call knows
-which and leaves it out; configurations with warps of their own for loads run one by one for that reason.
+which and leaves it out.
 """
 
 from __future__ import annotations
 
 import argparse
-import itertools
 import json
 import os
 import statistics
@@ -353,10 +352,7 @@ def _sweep_case(
         return configuration, run, "" if error <= ALLOWED else f"wrong by {error:.3g} of the largest element"
 
     while todo and time.perf_counter() < until:
-        risky = getattr(todo[0], "specialize", False)
-        batch = todo[:1] if risky or not made.place.measured else list(
-            itertools.takewhile(lambda c: not getattr(c, "specialize", False), todo[:THREADS])
-        )  # fmt: skip
+        batch = todo[: THREADS if made.place.measured else 1]
         todo = todo[len(batch) :]
         for configuration in batch:
             found[_name(configuration)] = {"configuration": _plain(configuration), "trying": True}

@@ -23,9 +23,9 @@ from ..provenance import Line, warn_user
 from .problem import LARGEST_HEAD, AttentionProblem
 
 #: What ``kernel_options`` may hold besides BACKEND: whole numbers, of which each template takes some, and settings that
-#: are on or off: FETCH and SPECIALIZE of the Triton template, and INTERPRET, which runs it on a CPU, slowly.
+#: are on or off: FETCH of the Triton template, and INTERPRET, which runs it on a CPU, slowly.
 NUMBERS = ("BLOCK_M", "BLOCK_N", "num_warps", "num_stages", "SPLITS")
-FLAGS = ("FETCH", "SPECIALIZE", "INTERPRET")
+FLAGS = ("FETCH", "INTERPRET")
 
 #: A key of this many queries each: what decoding is for. More of them keep the device busy without splitting the keys.
 FEW_QUERIES = 16

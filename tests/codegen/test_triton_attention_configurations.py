@@ -19,7 +19,6 @@ from staxlab.codegen.triton.attention.configurations import (
     default_configuration,
     fitted,
     shared_bytes,
-    why_not_specialized,
 )
 from tests.codegen.triton_attention import setup
 
@@ -59,8 +58,7 @@ def test_options_replace_the_rule():
     assert (found.block_m, found.num_stages) == (64, 3) and found.block_n == default_configuration(problem).block_n
     few = large(queries=1, keys=8192)
     assert configured(few, {"SPLITS": 5}, decoding=True).splits == 5
-    specialized = {"FETCH": True, "SPECIALIZE": True, "num_warps": 4, "BLOCK_M": 128}
-    assert configured(problem, specialized).specialize
+    assert not configured(problem, {"FETCH": False}).fetch
 
 
 @pytest.mark.parametrize(
@@ -75,7 +73,6 @@ def test_options_replace_the_rule():
         ({"FETCH": 1}, False, "give True or False"),
         ({"SPLITS": 2}, False, "option of decoding"),
         ({"BLOCK_M": 32}, True, "what the queries need"),
-        ({"SPECIALIZE": True, "num_warps": 8}, False, "num_warps=4"),
     ],
 )
 def test_what_an_option_cannot_be_is_said(options, decoding, message):
@@ -89,24 +86,3 @@ def test_options_that_do_not_fit_the_problem():
         configured(setup(BY_NAME["causal"], block=32).problem, {"BLOCK_M": 64})
     with pytest.raises(OptionError, match="the tensor memory accelerator cannot read"):
         configured(large(size=100), {"FETCH": True})
-
-
-def test_warps_of_their_own_need_loads_of_the_accelerator_only():
-    specialized = AttentionConfiguration(128, 64, 4, 2, fetch=True, specialize=True)
-    assert not why_not_specialized(large(), specialized)
-    assert "num_warps=4" in why_not_specialized(large(), replace(specialized, num_warps=8))
-    assert "have to be fetched" in why_not_specialized(large(), replace(specialized, fetch=False))
-    per_head = setup(BY_NAME["temperature"]).problem
-    assert not why_not_specialized(per_head, specialized), "read once, in front of the loop"
-    for name in ("documents", "additive bias", "times"):
-        assert "read for every key" in why_not_specialized(setup(BY_NAME[name]).problem, specialized)
-
-
-def test_measured_tiles_give_loads_warps_of_their_own_where_they_can(monkeypatch):
-    from staxlab.codegen.triton.attention import configurations
-
-    monkeypatch.setitem(configurations.SPECIALIZED_TILES, 128, (128, 64, 4, 2))
-    assert default_configuration(large()) == AttentionConfiguration(128, 64, 4, 2, fetch=True, specialize=True)
-    assert not default_configuration(large(size=64)).specialize
-    assert not default_configuration(large(queries=40)).specialize, "two groups of warps need 128 rows"
-    assert not default_configuration(large(torch.float32)).specialize

@@ -19,8 +19,6 @@ from staxlab.codegen.triton.attention.configurations import (
     fitted,
     is_packed,
     why_not_decoding,
-    why_not_divided,
-    why_not_specialized,
 )
 from staxlab.codegen.triton.attention.decoding import build_decoding
 from staxlab.codegen.triton.attention.forward import build_forward
@@ -58,9 +56,7 @@ def drawn(seed: int) -> tuple[Any, Any]:
         return made, build_decoding(problem, replace(chosen, block_m=rows))
     fetch = can_fetch(problem) and draw.random() < 0.5
     chosen = fitted(problem, replace(tile, fetch=fetch, heaviest_first=draw.random() < 0.7))
-    specialized = replace(chosen, block_m=128, specialize=True)
-    allowed = not (why_not_specialized(problem, specialized) or why_not_divided(problem, specialized))
-    return made, build_forward(problem, specialized if allowed and draw.random() < 0.5 else chosen)
+    return made, build_forward(problem, chosen)
 
 
 def holds(seed: int) -> None:

@@ -28,16 +28,14 @@ from .pieces import SMALLEST, operands, padded, walked
 @dataclass(frozen=True)
 class AttentionConfiguration:
     """How a problem is computed. ``fetch`` reads keys and values through the tensor memory accelerator (compute
-    capability 9, rows at multiples of 16 bytes), ``specialize`` lets Triton give loads warps of their own,
-    ``heaviest_first`` starts the rows with most blocks first, ``splits`` is the number of shares that the decoding
-    template makes of the keys (0: no decoding)."""
+    capability 9, rows at multiples of 16 bytes), ``heaviest_first`` starts the rows with most blocks first, ``splits``
+    is the number of shares that the decoding template makes of the keys (0: no decoding)."""
 
     block_m: int
     block_n: int
     num_warps: int
     num_stages: int
     fetch: bool = False
-    specialize: bool = False
     heaviest_first: bool = True
     splits: int = 0
 
@@ -45,7 +43,6 @@ class AttentionConfiguration:
         words = [f"BLOCK_M={self.block_m}", f"BLOCK_N={self.block_n}", f"num_warps={self.num_warps}",
                  f"num_stages={self.num_stages}"]  # fmt: skip
         words += ["tensor memory accelerator"] if self.fetch else []
-        words += ["warps of their own for loads"] if self.specialize else []
         words += [f"SPLITS={self.splits}"] if self.splits else []
         return ", ".join(words)
 
@@ -58,10 +55,6 @@ HALF_TILES = {
 FLOAT_TILES = {64: (64, 32, 8, 2), 128: (32, 32, 16, 2), 256: (32, 16, 8, 2)}
 #: Without the accelerator, on compute capability 9: addresses take registers, so more threads share a tile.
 THREADED_TILES = {64: (128, 64, 4, 3), 128: (128, 64, 8, 3), 256: (128, 32, 8, 2)}
-
-#: Tiles, by padded head size, with which loads get warps of their own by rule, wherever they can. A size gets an entry
-#: once ``benchmarks.attention`` has measured that it is the fastest.
-SPECIALIZED_TILES: dict[int, tuple[int, int, int, int]] = {}
 
 #: With the accelerator: where a search begins.
 PROMISING = ((128, 64, 4, 2), (128, 128, 8, 2), (128, 64, 8, 3), (128, 128, 4, 2), (128, 64, 4, 3), (128, 64, 8, 2),
@@ -86,28 +79,6 @@ def can_fetch(problem: AttentionProblem) -> bool:
     return problem.device.compute_capability >= 90 and key.is_fetchable and value.is_fetchable
 
 
-def why_not_specialized(problem: AttentionProblem, configuration: AttentionConfiguration) -> str:
-    """Why Triton cannot give the loads of a problem warps of their own; "" if it can. What it takes is one loop whose
-    only loads of tiles are the accelerator's (seen with Triton 3.6 and 3.9: anything else ends inside the compiler)."""
-    query, *_ = operands(problem)
-    if not configuration.fetch or not query.is_fetchable:
-        return "queries, keys and values have to be fetched by the tensor memory accelerator"
-    if configuration.num_warps != 4 or configuration.block_m < 128:
-        return "the rows of a tile are divided between two groups of four warps: num_warps=4 and BLOCK_M=128"
-    if any(_reads_along_keys(part) for part in (problem.score, problem.mask) if part is not None):
-        return "a captured tensor is read for every key"
-    return ""
-
-
-def _reads_along_keys(modification: Any) -> bool:
-    """Whether a modification reads a tensor at a place that depends on the key, or on what was read or computed."""
-    own = set(modification.symbols[:3])
-    return any(
-        statement.operation == "load" and statement.args[0] != "score" and not set(statement.args[1].symbols) <= own
-        for statement in modification.body.all_statements()
-    )
-
-
 def default_configuration(problem: AttentionProblem, fetch: bool | None = None) -> AttentionConfiguration:
     """The rule for the general template; ``fetch``: with or without the accelerator (None: as the device has it)."""
     capability = capability_of(problem.device)
@@ -117,10 +88,6 @@ def default_configuration(problem: AttentionProblem, fetch: bool | None = None) 
     tables = FLOAT_TILES if problem.dtype == torch.float32 else HALF_TILES[capability]
     if capability == 90 and not fetch and problem.dtype != torch.float32:
         tables = THREADED_TILES
-    if fetch and head in SPECIALIZED_TILES:
-        found = fitted(problem, AttentionConfiguration(*SPECIALIZED_TILES[head], fetch=True, specialize=True))
-        if not why_not_specialized(problem, found):
-            return found
     block_m, block_n, warps, stages = tables[head]
     return fitted(problem, AttentionConfiguration(block_m, block_n, warps, stages, fetch))
 
@@ -209,11 +176,8 @@ def candidates(problem: AttentionProblem) -> tuple[AttentionConfiguration, ...]:
     if half:
         sizes = ((128, 128), (128, 64), (64, 128), (64, 64), (128, 32), (256, 64))
     found = [rule, *(fitted(problem, AttentionConfiguration(*tile, fetch=True)) for tile in first)]
-    own_warps = [replace(c, specialize=True) for c in found if c.num_warps == 4]
-    found += [c for c in own_warps if not why_not_specialized(problem, c)]
     for (m, n), warps, stages, fetch in itertools.product(sizes, (4, 8), (2, 3, 4), ways):
         found.append(fitted(problem, AttentionConfiguration(m, n, warps, stages, fetch)))
-    found += [replace(c, specialize=True) for c in found if not why_not_specialized(problem, c)]
     if problem.blocks is not None:
         found.append(replace(rule, heaviest_first=False))
     room = SHARED_MEMORY[capability_of(problem.device)]
@@ -237,13 +201,13 @@ def decoding_candidates(problem: AttentionProblem) -> tuple[AttentionConfigurati
 
 FIELDS = {
     "BLOCK_M": "block_m", "BLOCK_N": "block_n", "num_warps": "num_warps", "num_stages": "num_stages",
-    "SPLITS": "splits", "FETCH": "fetch", "SPECIALIZE": "specialize",
+    "SPLITS": "splits", "FETCH": "fetch",
 }  # fmt: skip
 
 
 def configured(problem: AttentionProblem, options: Mapping[str, Any], decoding: bool = False) -> AttentionConfiguration:
     """The rule's configuration with what ``kernel_options`` say in its place: BLOCK_M, BLOCK_N, num_warps, num_stages,
-    SPLITS (of decoding), FETCH and SPECIALIZE. Other keys but BACKEND are refused with the nearest name, and so are
+    SPLITS (of decoding) and FETCH. Other keys but BACKEND are refused with the nearest name, and so are
     values that the templates cannot have. OptionError."""
     chosen = decoding_configuration(problem, 0) if decoding else default_configuration(problem)
     changes: dict[str, Any] = {}
@@ -264,10 +228,6 @@ def configured(problem: AttentionProblem, options: Mapping[str, Any], decoding: 
         )
     if decoding and "block_m" in changes:
         raise OptionError("BLOCK_M of decoding is what the queries need", remedy="leave it out")
-    if found.specialize:
-        reason = "decoding does not" if decoding else why_not_specialized(problem, found)
-        if reason:
-            raise OptionError(f"SPECIALIZE: {reason}", remedy="leave SPECIALIZE out")
     reason = why_not_divided(problem, found) if not decoding else ""
     if reason:
         raise OptionError(reason, remedy="choose BLOCK_M and BLOCK_N that divide the block mask's BLOCK_SIZE")
@@ -276,7 +236,7 @@ def configured(problem: AttentionProblem, options: Mapping[str, Any], decoding: 
 
 def _require(name: str, value: Any, decoding: bool) -> None:
     """OptionError if a kernel option cannot have a value."""
-    if name in ("FETCH", "SPECIALIZE"):
+    if name == "FETCH":
         if not isinstance(value, bool):
             raise OptionError(f"{name} is {value!r}", remedy="give True or False")
         return

@@ -180,17 +180,16 @@ class KernelWriter:
 
         return self.replay(modification, place, run, value).name
 
-    def visible(self, place: Place, unless: str = "") -> str:
+    def visible(self, place: Place) -> str:
         """Write ``mask_mod`` and the bounds of the keys into a place; returns what says where a score counts, "" where
-        all do. ``unless`` is a variable that is true where ``mask_mod`` need not be asked."""
+        all do."""
         parts = ["n_mask"] if "n" in place.masks else []
         modification = self.problem.mask
         if modification is not None:
             def run(ops: ScoreOps) -> BlockValue:
                 return ops.to_dtype(modification.replay(ops, None), torch.bool)
 
-            seen = self.replay(modification, place, run).name
-            parts.append(f"({unless} | {seen})" if unless else seen)
+            parts.append(self.replay(modification, place, run).name)
         return " & ".join(parts)
 
     # -- putting it together ------------------------------------------------------------------------------------------

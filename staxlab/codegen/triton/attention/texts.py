@@ -74,7 +74,7 @@ acc = tl.zeros([BLOCK_M, VALUE], tl.float32)  # of the values, weighted likewise
 
 #: Tiles that lie side by side.
 EVERY = """\
-for start in tl.range({first}, {last}, BLOCK_N{how}):
+for start in tl.range({first}, {last}, BLOCK_N):
     <<visit>>
 """
 
@@ -84,7 +84,7 @@ LISTED = """\
 <<count>>
 <<share>>
 number = {number}
-for step in tl.range({first}, {last}{how}):
+for step in tl.range({first}, {last}):
     start = number * {size}{inside}
     <<coming>>
     <<visit>>
@@ -108,22 +108,6 @@ COUNT_PARTIAL = """\
 partial_blocks = tl.load(kv_num_blocks + list_row)
 partial_list = kv_indices + list_row * {columns}
 partial_steps = (partial_blocks + hanging){times}  # and the full one that hangs over
-"""
-
-#: Full and partial blocks in one loop, full ones first: warps that fetch and warps that compute can be told apart in
-#: one loop only. Numbers of blocks are read where they are needed, by the warps that fetch.
-MERGED = """\
-full_steps = tl.load(full_kv_num_blocks + list_row){times}
-partial_steps = tl.load(kv_num_blocks + list_row){times}
-full_list = full_kv_indices + list_row * {columns}
-partial_list = kv_indices + list_row * {columns}
-for step in tl.range(0, full_steps + partial_steps{how}):
-    whole = step < full_steps  # a full block: every position is visible
-    rest = step - full_steps
-    of_full = tl.load(full_list + step{per}, whole, other=0)
-    number = tl.where(whole, of_full, tl.load(partial_list + rest{per}, rest >= 0, other=0))
-    start = number * {size}{inside}
-    <<visit>>
 """
 
 #: What one tile of keys adds to the state: the merge of the online softmax, with the user's functions in the middle.

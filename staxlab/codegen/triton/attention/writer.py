@@ -23,7 +23,6 @@ from .texts import (
     COUNT_PARTIAL,
     EVERY,
     LISTED,
-    MERGED,
     RESULTS,
     SHIFT,
     STATE,
@@ -129,7 +128,7 @@ class ForwardWriter(KernelWriter):
     @property
     def query_fetched(self) -> bool:
         """Whether the accelerator fetches the queries, too: a kernel then needs fewer registers (196 instead of 232 for
-        heads of 128 under a causal mask), and warps that compute need not load."""
+        heads of 128 under a causal mask)."""
         return self.configuration.fetch and not self.decoding and self.query.is_fetchable
 
     def query_load(self) -> str:
@@ -161,17 +160,16 @@ class ForwardWriter(KernelWriter):
             return f"{tiles}.load([start, 0])"
         return operand.load(tiles, "n_rows", column, (["n_rows_mask"] if ragged else []) + column_masks)
 
-    def visit(self, before: CodeWriter, ragged: bool, masked: bool, unsure: bool, unless: str = "") -> CodeWriter:
-        """One tile. ``ragged``: it may hang over the last key; ``masked``: ``mask_mod`` decides (``unless`` a variable
-        says that all is visible); ``unsure``: nothing in it may be visible. Lines that are the same for all tiles go to
-        ``before``."""
+    def visit(self, before: CodeWriter, ragged: bool, masked: bool, unsure: bool) -> CodeWriter:
+        """One tile. ``ragged``: it may hang over the last key; ``masked``: ``mask_mod`` decides;
+        ``unsure``: nothing in it may be visible. Lines that are the same for all tiles go to ``before``."""
         problem, c = self.problem, self.configuration
         positions, modified, shift = CodeWriter(), CodeWriter(), CodeWriter()
         masks = frozenset(({"m"} if self.ragged_queries else set()) | ({"n"} if ragged else set()))
         place = Place(before, modified, masks=masks, packed=self.packed)
         score = self.modified(place, "score")
         if masked or ragged:
-            seen = self.visible(place, unless) if masked else "n_mask"
+            seen = self.visible(place) if masked else "n_mask"
             if seen:
                 modified.emit(f'{score} = tl.where({seen}, {score}, float("-inf"))')
         if ragged or masked or problem.score is not None:
@@ -203,19 +201,6 @@ class ForwardWriter(KernelWriter):
 
     # -- loops ---------------------------------------------------------------------------------------------------------
 
-    def how(self) -> str:
-        """What Triton is told of a loop over tiles."""
-        return ", warp_specialize=True" if self.configuration.specialize else ""
-
-    def merged(self, writer: CodeWriter) -> None:
-        """One loop over the tiles of full and of partial blocks."""
-        problem, blocks = self.problem, self.problem.blocks
-        assert blocks is not None
-        _, columns = blocks.counts(problem.queries, problem.keys)
-        visit = self.visit(writer, self.ragged_keys, problem.mask is not None, unsure=False, unless="whole")
-        names = {"columns": columns, "size": blocks.columns, "how": self.how(), **self.of_tiles()}
-        writer.extend(self.fill(MERGED, {"visit": visit}, names).lines())
-
     def of_tiles(self) -> dict[str, str]:
         """The words of a loop over tiles where a block has several: steps are tiles, lists are of blocks."""
         assert self.problem.blocks is not None
@@ -227,7 +212,7 @@ class ForwardWriter(KernelWriter):
     def every(self, writer: CodeWriter, first: str, last: str, ragged: bool) -> None:
         """A loop over tiles side by side, from the key ``first`` to before ``last``."""
         visit = self.visit(writer, ragged, masked=False, unsure=False)
-        names = {"first": first, "last": last, "how": self.how()}
+        names = {"first": first, "last": last}
         writer.extend(self.fill(EVERY, {"visit": visit}, names).lines())
 
     def listed(self, writer: CodeWriter, kind: str) -> None:
@@ -260,7 +245,7 @@ class ForwardWriter(KernelWriter):
         # Of a block that hangs over the last key, the first tile has keys: after it a maximum is known. A share may
         # begin with the second.
         visit = self.visit(writer, ragged, masked, unsure=ragged and self.decoding)
-        names = words | {"number": number, "size": str(blocks.columns), "first": first, "last": last, "how": self.how()}
+        names = words | {"number": number, "size": str(blocks.columns), "first": first, "last": last}
         holes = {"count": self.fill(count, {}, words), "share": share, "coming": coming, "visit": visit}
         writer.extend(self.fill(LISTED, holes, names).lines())
 
@@ -273,16 +258,10 @@ class ForwardWriter(KernelWriter):
             if self.lists_are_wide:
                 row = f"({row}).to(tl.int64)"
             writer.emit(f"list_row = {row}  # of the lists of blocks")
-            if self.configuration.specialize:
-                self.merged(writer)
-                return writer
             writer.emit("# Full blocks: every position is visible.")
             self.listed(writer, "full")
             writer.emit("# Partial blocks: the mask decides.")
             self.listed(writer, "partial")
-            return writer
-        if self.configuration.specialize:
-            self.every(writer, "0", str(problem.keys), self.ragged_keys)
             return writer
         whole = problem.keys // self.configuration.block_n * self.configuration.block_n
         first, last, rest = "0", str(whole), str(whole)
