@@ -156,7 +156,7 @@ def beneath_transposes(node: Node) -> Iterator[tuple[Node, tuple[int, ...]]]:
     axes each axis of ``node`` is."""
     order = tuple(range(node.val.ndim))
     yield node, order
-    while operation(node) in TRANSPOSES and isinstance(node.args[0], Node):
+    while operation(node) in TRANSPOSES and node.args and isinstance(node.args[0], Node):
         source = node.args[0]
         if not isinstance(source.val, TensorMeta):
             return

@@ -59,11 +59,11 @@ def normalised(node: Any) -> Normalised | None:
             return None
         return Normalised(node, source, axis % source.val.ndim, (node,))
     if name == "exp":
-        return _by_logarithm(node)
+        return _by_logarithm(node) if node.args and isinstance(node.args[0], Node) else None
     if name != "div" or len(node.args) != 2 or node.kwargs or not all(map(_is_tensor, node.args)):
         return None
     exponential, total = node.args
-    if operation(exponential) != "exp":
+    if operation(exponential) != "exp" or not exponential.args or not isinstance(exponential.args[0], Node):
         return None
     shifted = exponential.args[0]
     summed = _reduced(total, "sum", exponential)
@@ -72,7 +72,7 @@ def normalised(node: Any) -> Normalised | None:
     source, largest = shifted.args
     if not _is_tensor(source) or not _is_tensor(largest):
         return None
-    detached = [largest] if operation(largest) == "detach" else []
+    detached = [largest] if operation(largest) == "detach" and largest.args else []
     maximum = _reduced(largest.args[0] if detached else largest, ("amax", "max"), source)
     if maximum is None or maximum[0] != summed[0]:
         return None
@@ -82,7 +82,7 @@ def normalised(node: Any) -> Normalised | None:
 
 def _by_logarithm(node: Node) -> Normalised | None:
     shifted = node.args[0]
-    if operation(shifted) in ("log_softmax",):
+    if operation(shifted) == "log_softmax" and shifted.args:
         axis = shifted.args[1] if len(shifted.args) > 1 else shifted.kwargs.get("dim")
         source = shifted.args[0]
         if not isinstance(axis, int) or not _is_tensor(source) or "dtype" in shifted.kwargs or not source.val.ndim:
@@ -100,7 +100,7 @@ def _reduced(value: Any, names: str | tuple[str, ...], source: Node) -> tuple[in
     names = (names,) if isinstance(names, str) else names
     inside: list[Node] = []
     inserted: int | None = None
-    while _is_tensor(value) and operation(value) not in names:
+    while _is_tensor(value) and operation(value) not in names and value.args:
         inside.append(value)
         if takes_element(value) and value.args[1] == 0:
             pass  # the values of max(dim)
@@ -357,22 +357,26 @@ def _repeated(node: Node) -> tuple[Node, int, int] | None:
     """(source, axis, count) where a tensor is another with every element of an axis repeated ``count`` times in a row:
     ``repeat_interleave``, or an inserted axis, expanded and merged."""
     name = operation(node)
-    if name == "contiguous" and _is_tensor(node.args[0]):
+    if not node.args or not _is_tensor(node.args[0]):
+        return None
+    if name == "contiguous":
         return _repeated(node.args[0])
     if name == "repeat_interleave":
         source = node.args[0]
         count = node.args[1] if len(node.args) > 1 else node.kwargs.get("repeats")
         axis = node.args[2] if len(node.args) > 2 else node.kwargs.get("dim")
-        known = _is_tensor(source) and isinstance(count, int) and isinstance(axis, int)
+        known = isinstance(count, int) and isinstance(axis, int)
         return (source, axis % source.val.ndim, count) if known and count > 1 else None
-    if name not in ("reshape", "flatten", "view") or not _is_tensor(node.args[0]):
+    if name not in ("reshape", "flatten", "view"):
         return None
     spread = node.args[0]
-    while operation(spread) in ("contiguous", "clone") and _is_tensor(spread.args[0]):
+    while operation(spread) in ("contiguous", "clone") and spread.args and _is_tensor(spread.args[0]):
         spread = spread.args[0]
-    if operation(spread) != "expand" or not _is_tensor(spread.args[0]):
+    if operation(spread) != "expand" or not spread.args or not _is_tensor(spread.args[0]):
         return None
     inserted = spread.args[0]
+    if not inserted.args or not _is_tensor(inserted.args[0]):
+        return None
     if operation(inserted) == "unsqueeze" and len(inserted.args) == 2:
         place = inserted.args[1] % inserted.val.ndim
     elif operation(inserted) == "getitem" and inserts_axes(inserted.args[1], inserted.args[0].val.ndim):

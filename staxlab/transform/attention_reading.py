@@ -98,6 +98,8 @@ class Reader:
 
     def _arange(self, node: Node, along: tuple[Along, ...]) -> Expression | None:
         numbers = node.args
+        if not numbers or {"start", "end", "step"} & set(node.kwargs):
+            return None
         if not all(isinstance(x, int) for x in numbers) or node.val.dtype.is_floating_point:
             return None
         start, step = (numbers[0] if len(numbers) > 1 else 0), (numbers[2] if len(numbers) > 2 else 1)
@@ -119,6 +121,8 @@ class Reader:
         return call("add", place, Number(along.start)) if along.start else place
 
     def _triangle(self, node: Node, along: tuple[Along, ...]) -> Expression | None:
+        if not node.args:
+            return None
         diagonal = node.args[1] if len(node.args) > 1 else node.kwargs.get("diagonal", 0)
         inner, row, column = self.position(node.args[0], along), self._place(along[-2]), self._place(along[-1])
         if inner is None or row is None or column is None or not isinstance(diagonal, int):
@@ -130,7 +134,7 @@ class Reader:
 
     def _through_view(self, node: Node, along: tuple[Along, ...]) -> tuple[Along, ...] | None:
         """How a view reads its argument."""
-        source = node.args[0]
+        source = node.args[0] if node.args else None
         if not isinstance(source, Node) or not isinstance(source.val, TensorMeta):
             return None
         if operation(node) in ("contiguous", "clone"):
@@ -181,6 +185,8 @@ def spelled(node: Node, argument: Callable[[Any], Any]) -> Expression | None:
     """A pointwise operation as an expression; ``argument`` reads what it is applied to. None where one cannot be
     read."""
     name = operation(node)
+    if not node.args:
+        return None
     if name in CASTS and len(node.args) == 1:
         inner = argument(node.args[0])
         return inner and call("to", inner, CASTS[name])
@@ -189,9 +195,11 @@ def spelled(node: Node, argument: Callable[[Any], Any]) -> Expression | None:
         same_device = not any(isinstance(x, torch.device) for x in (*node.args[1:], *node.kwargs.values()))
         return inner and same_device and call("to", inner, node.val.dtype) or None
     if name == "masked_fill":
+        if len(node.args) != 3:
+            return None
         condition, value, inner = argument(node.args[1]), argument(node.args[2]), argument(node.args[0])
         known = all(isinstance(x, Expression) for x in (condition, value, inner))
-        return call("where", condition, value, inner) if known and len(node.args) == 3 else None
+        return call("where", condition, value, inner) if known else None
     if node.target is builtins.getattr or any(isinstance(x, (list, tuple)) and nodes_in(x) for x in node.args):
         return None
     args = [argument(x) for x in node.args]

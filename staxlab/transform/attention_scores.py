@@ -121,12 +121,12 @@ class ScorePath:
             found.append(step)
         carrying = {self.scores.node}
         for node in self.nodes:
-            inputs = [x for x in (*node.args, *node.kwargs.values()) if isinstance(x, Node) and x in carrying]
-            if len(inputs) != 1:
-                return None
             carrying.add(node)
             if _is_cast(node) or operation(node) in VIEWS:
                 continue
+            inputs = [x for x in (*node.args, *node.kwargs.values()) if isinstance(x, Node) and x in carrying]
+            if len(inputs) != 1:
+                return None
             step = self._step(node, inputs[0])
             if step is None:
                 return None
@@ -240,7 +240,7 @@ def score_paths(end: Node) -> Iterator[ScorePath]:
     for leaf in [node for node in order if product(node)]:
         carrying, nodes = {leaf}, []
         for node in order:
-            if node is not leaf and any(source in carrying for source in node.inputs) and not product(node):
+            if node is not leaf and any(source in carrying for source in _read_from(node)) and not product(node):
                 carrying.add(node)
                 nodes.append(node)
         found = product(leaf)
@@ -249,6 +249,14 @@ def score_paths(end: Node) -> Iterator[ScorePath]:
         layouts = _layouts(leaf, nodes)
         if layouts is not None:
             yield ScorePath(found, end, tuple(nodes), layouts)
+
+
+def _read_from(node: Node) -> tuple[Node, ...]:
+    """The inputs whose elements an operation takes. A cast, or a view, may look at another tensor for its type or
+    shape."""
+    if _is_cast(node) or operation(node) in VIEWS:
+        return tuple(x for x in node.args[:1] if isinstance(x, Node))
+    return node.inputs
 
 
 def _looked_through(end: Node) -> list[Node] | None:
@@ -272,14 +280,14 @@ def _looked_through(end: Node) -> list[Node] | None:
             if not isinstance(node.val, TensorMeta):
                 continue
             pending.append((node, True))
-            pending += [(source, False) for source in node.inputs]
+            pending += [(source, False) for source in _read_from(node)]
     return order
 
 
 def _layouts(leaf: Node, nodes: list[Node]) -> dict[Node, Layout] | None:
     layouts = {leaf: Layout.contiguous(leaf.val.shape)}
     for node in nodes:
-        carrying = [source for source in node.inputs if source in layouts]
+        carrying = [source for source in _read_from(node) if source in layouts]
         if operation(node) in VIEWS:
             if len(carrying) != 1 or carrying[0] is not node.args[0]:
                 return None

@@ -47,6 +47,8 @@ drawn = st.tuples(
 def check(program) -> bool:
     """Whether the program was rewritten; it then does what it did."""
     scores, between, weights, result, trains = program
+    # Huge numbers come last: what follows them, in eager as well, is the rounding error of a huge number.
+    between = sorted(between, key=lambda line: "-1e300" in line or "finfo" in line)
     spelling = Spelling("drawn", TAKES, "\n".join(["i = torch.arange(6)", scores, *between, weights, result]))
     arguments = inputs(TAKES)
     if trains:

@@ -244,6 +244,42 @@ def test_near_misses_stay_as_they_are(name):
         torch.testing.assert_close(one, other, rtol=0, atol=0, equal_nan=True)
 
 
+KEYWORDS = [
+    "torch.softmax(input=q @ k.mT, dim=-1) @ v",
+    "(q @ torch.transpose(input=k, dim0=-2, dim1=-1)).softmax(dim=-1) @ v",
+    "(q @ k.mT).masked_fill(mask=hidden, value=-inf).softmax(-1) @ v",
+    "s = q @ k.mT\ntorch.where(condition=hidden, input=s * 0.5, other=s).softmax(-1) @ v",
+    "torch.exp(input=F.log_softmax(q @ k.mT, -1)) @ v",
+    "torch.exp(F.log_softmax(input=q @ k.mT, dim=-1)) @ v",
+    "s = q @ k.mT\ne = torch.exp(input=s - torch.amax(input=s, dim=-1, keepdim=True))\n"
+    "(e / torch.sum(input=e, dim=-1, keepdim=True)) @ v",
+    "i = torch.arange(start=1, end=7)\n(q @ k.mT).masked_fill(i[:, None] < 3, -2.0).softmax(-1) @ v",
+    "m = torch.tril(input=torch.ones(6, 6), diagonal=1)\n(q @ k.mT).masked_fill(m == 0, -inf).softmax(-1) @ v",
+    "s = q @ k.mT\n(s + hidden.type_as(s) * -3).softmax(-1) @ v",
+    "s = q @ k.mT\nb = torch.ones(2, 4, 6, 6).type_as(s)\n(s * b).softmax(-1) @ v",
+    "torch.matmul(input=(q @ k.mT).softmax(-1), other=v)",
+    "torch.einsum('bhqk,bhkd->bhqd', [(q @ k.mT).softmax(-1), v])",
+    "s = torch.add(input=q @ k.mT, other=hidden.double(), alpha=-3)\ns.softmax(-1) @ v",
+    "s = torch.add(q @ k.mT, hidden.double(), alpha=-3)\ns.softmax(-1) @ v",
+    "s = torch.clamp(input=q @ k.mT, min=-1.0, max=torch.tensor(1.0).double())\ns.softmax(-1) @ v",
+    "s = (q @ k.mT).view_as(torch.ones(2, 4, 6, 6))\ns.softmax(-1) @ v",
+    "(torch.zeros(2, 4, 6, 6).double().view_as(q @ k.mT) + q @ k.mT).softmax(-1) @ v",
+]
+
+
+@pytest.mark.parametrize("number", range(len(KEYWORDS)))
+def test_unusual_calls_are_taken_or_left_and_never_mistaken(number):
+    spelling = Spelling("unusual", "q k v hidden", KEYWORDS[number])
+    for trains in (False, True):
+        arguments = inputs(spelling.takes)
+        arguments = with_gradients(arguments) if trains else arguments
+        try:
+            log = rewritten(spelling.function, arguments)
+        except OptionError:
+            log = rewritten(spelling.function, arguments, mode="auto")
+        close(log.final(*arguments), spelling.function(*arguments))
+
+
 # -- which form, and whether it is worth it ----------------------------------------------------------------------------
 
 
