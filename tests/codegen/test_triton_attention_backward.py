@@ -324,6 +324,13 @@ def test_the_users_lines_and_their_derivative_stand_between_comments():
     assert [line.text for line in run.listing if "mask_mod causal" in line.text]
 
 
+def test_the_three_kernels_are_drawn_and_printed():
+    run = build_backward(setup(BY_NAME["causal ALiBi"]).problem, SMALL)
+    drawn = run._repr_mimebundle_()
+    for kernel in run.kernels():
+        assert kernel.name in drawn["text/html"] and kernel.name in drawn["text/plain"] and kernel.name in str(run)
+
+
 def test_partial_blocks_ask_the_mask_and_full_ones_do_not():
     run = build_backward(setup(BY_NAME["causal"]).problem, SMALL)
     for kernel in run.kernels()[1:]:

@@ -18,7 +18,7 @@ from ....attention.problem import AttentionProblem
 from ....errors import CodegenError
 from ....options import Decision
 from ....provenance import Line
-from ...kernel import Kernel
+from ...kernel import Kernel, KernelSet
 from .backward_configurations import BackwardConfiguration, default_configuration, learnable, require_fitting
 from .backward_writer import BackwardWriter, Layouts, once
 from .pieces import require_supported, walked
@@ -91,6 +91,14 @@ class AttentionBackward:
     def listing(self) -> tuple[Line, ...]:
         """The lines of all kernels, each with its origins; those of a modification have the nodes of its own graph."""
         return tuple(line for kernel in self.kernels() for line in (*kernel.lines, Line("")))
+
+    def __str__(self) -> str:
+        return self.source
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
+        from ....view import mimebundle
+
+        return mimebundle(KernelSet(self.kernels()))
 
     def traffic(self) -> dict[str, int]:
         """Bytes that the kernels move if every element is moved once: what the cache has to be good for. A tile that is
