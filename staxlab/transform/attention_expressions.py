@@ -115,7 +115,7 @@ def call(name: str, *args: Any, **keywords: Any) -> Expression:
         yes, no = (_folded(name, args, chosen[0], side) for side in chosen[0].args[1:])
         if yes is not None and no is not None:
             return _choice(chosen[0].args[0], yes, no)
-    if args and not keywords and all(isinstance(part, Number) for part in args):
+    if args and not keywords and all(isinstance(part, (Number, torch.dtype)) for part in args):
         folded = _folded(name, args, None, None)
         if folded is not None:
             return folded

@@ -274,7 +274,10 @@ def library_plan(found: Attention) -> LibraryPlan | str:
             return f"positions are hidden with {step.filling:g}, and the scores multiplied by {after:g} afterwards"
     found_guard = guard(found)
     condition = visible(others)
-    sees = condition is not None and every_query_sees_a_key(condition, found.sizes)
+    captured = [node for node, _ in found.path.reader.captured]
+    added = [step.term for step in others if step.kind == "add"]
+    finite = all(term is not None and finite_where(term, captured) == Number(True) for term in added)
+    sees = finite and condition is not None and every_query_sees_a_key(condition, found.sizes)
     for step in others:
         problem = _step_problem(step, root, sees)
         if problem is not None:
@@ -329,25 +332,42 @@ def general_plan(found: Attention) -> GeneralPlan | str:
         return f"rows of more than {LARGEST_HEAD} elements do not stay on the chip"
     found_guard = guard(found)
     scale, expression = _without_scale(expression)
-    whole, seen = expression, None
-    while isinstance(expression, Call) and expression.name == "where":
-        condition, yes, no = expression.args
-        if _hides(yes, call("bitwise_not", condition), found):
-            one, expression = call("bitwise_not", condition), no
-        elif _hides(no, condition, found):
-            one, expression = condition, yes
-        else:
-            break
-        seen = one if seen is None else call("bitwise_and", seen, one)
+    captured = [node for node, _ in found.path.reader.captured]
+    whole = expression
+    expression, seen = _parted(whole, HIDES)
+    if seen is not None:  # a low number hides where every query sees another key, counting all that hides
+        inner = finite_where(expression, captured)
+        if inner is None or not every_query_sees_a_key(_both(seen, inner), found.sizes):
+            expression, seen = _parted(whole, -math.inf)
     return GeneralPlan(scale, whole, expression, seen, tuple(found.path.reader.captured), found_guard)
 
 
-def _hides(value: Any, seen: Expression, found: Attention) -> bool:
-    """Whether positions that get this value take no part, ``seen`` being the others: with minus infinity, and with a
-    number that is low enough where every query sees another key."""
-    if not isinstance(value, Number) or not is_of_position(seen) or isinstance(value.value, bool):
-        return False
-    return value.value == -math.inf or (value.value <= HIDES and every_query_sees_a_key(seen, found.sizes))
+def _parted(expression: Expression, highest: float) -> tuple[Expression, Expression | None]:
+    """An expression without the choices around it that hide positions, and the condition under which they do not: those
+    between a score and a number that is at most ``highest``, by the position alone."""
+    seen: Expression | None = None
+    while isinstance(expression, Call) and expression.name == "where":
+        condition, yes, no = expression.args
+        if not is_of_position(condition):
+            break
+        if _is_at_most(yes, highest):
+            one, expression = call("bitwise_not", condition), no
+        elif _is_at_most(no, highest):
+            one, expression = condition, yes
+        else:
+            break
+        seen = one if seen is None else _both(seen, one)
+    return expression, seen
+
+
+def _is_at_most(value: Any, highest: float) -> bool:
+    return isinstance(value, Number) and isinstance(value.value, float) and value.value <= highest
+
+
+def _both(left: Expression, right: Expression) -> Expression:
+    if Number(True) in (left, right):
+        return right if left == Number(True) else left
+    return call("bitwise_and", left, right)
 
 
 def _without_scale(expression: Expression) -> tuple[float, Expression]:

@@ -244,6 +244,41 @@ def test_near_misses_stay_as_they_are(name):
         torch.testing.assert_close(one, other, rtol=0, atol=0, equal_nan=True)
 
 
+#: Hidden with a low number by one mask and with minus infinity by another: of some rows nothing else is left, and there
+#: the low number is what counts.
+TWICE_HIDDEN = [
+    "s = s.masked_fill(i > i[:, None] + 1, low)\ns = s.masked_fill(i < 3, -inf)",
+    "s = s.masked_fill(i < 3, -inf)\ns = s.masked_fill(i > i[:, None] + 1, low)",
+    "s = s.masked_fill(i > i[:, None] + 1, low) + torch.full((6, 6), -inf).double().tril(-1).masked_fill(i >= 3, 0.0)",
+    "s = (s + added).masked_fill(i > i[:, None], low)",
+    "s = s.masked_fill(i > i[:, None], low) + added",
+    "s = s.masked_fill(i > i[:, None], low).masked_fill(hidden, -inf)",
+    "s = s.masked_fill(hidden, low).masked_fill(i > i[:, None], -inf)",
+    "s = s.masked_fill(i > i[:, None], low).masked_fill(i[:, None] + i > 6, low)",
+]
+
+
+@pytest.mark.parametrize("number", range(len(TWICE_HIDDEN)))
+@pytest.mark.parametrize("low", ["-1e300", "-1e4", "torch.finfo(s.dtype).min"])
+def test_a_row_that_is_hidden_in_two_ways(number, low):
+    lines = ["i = torch.arange(6)", "s = q @ k.mT", TWICE_HIDDEN[number].replace("low", low), "s.softmax(-1) @ v"]
+    spelling = Spelling("hidden twice", "q k v added hidden", "\n".join(lines))
+    for trains in (False, True):
+        arguments = inputs(spelling.takes)
+        arguments[3][:, :, 1] = -INF
+        arguments[4][1] = True
+        if trains:
+            arguments = [*with_gradients(arguments[:3]), *arguments[3:]]
+        log = rewritten(spelling.function, arguments)
+        actual, expected = log.final(*arguments), spelling.function(*arguments)
+        close(actual, expected)
+        if trains:
+            found = (gradients(y, arguments, torch.ones_like(y)) for y in (actual, expected))
+            for one, other in zip(*found, strict=True):
+                assert one.isnan()[other.isnan()].all()
+                close(one[~one.isnan()], other[~one.isnan()])
+
+
 KEYWORDS = [
     "torch.softmax(input=q @ k.mT, dim=-1) @ v",
     "(q @ torch.transpose(input=k, dim0=-2, dim1=-1)).softmax(dim=-1) @ v",
