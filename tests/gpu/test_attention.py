@@ -74,14 +74,23 @@ def close(found: torch.Tensor, wanted: torch.Tensor, tolerance: float) -> None:
 # -- variants ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("variant", VARIANTS, ids=str)
+def every_variant() -> list:
+    """All in bfloat16, those named in other dtypes as well, the rest by night: compiling is what takes the time."""
+    return [
+        pytest.param(variant, dtype, id=f"{variant}-{dtype}", marks=[] if by_day else [pytest.mark.slow])
+        for variant in VARIANTS
+        for dtype in DTYPES
+        for by_day in [dtype == torch.bfloat16 or variant.name in LARGE]
+    ]
+
+
+@pytest.mark.parametrize("variant, dtype", every_variant())
 def test_every_variant(variant, dtype):
     check(variant, dtype, 32)
 
 
 @pytest.mark.parametrize("name", LARGE)
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("dtype", [pytest.param(torch.float16, marks=pytest.mark.slow), torch.bfloat16], ids=str)
 def test_many_tiles(name, dtype):
     """Lengths that no tile divides, with several tiles in a block of the mask."""
     check(BY_NAME[name].at(batch=2, heads=4, key_heads=2, queries=777, keys=777, head_size=64, value_size=64), dtype)
@@ -101,7 +110,7 @@ def test_in_a_region(name, compiled):
 # -- sizes -------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("dtype", [pytest.param(torch.float16, marks=pytest.mark.slow), torch.bfloat16], ids=str)
 @pytest.mark.parametrize("head_size, value_size", [(8, 8), (40, 72), (96, 96), (128, 128), (192, 128), (256, 256)])
 @pytest.mark.parametrize("queries, keys", [(1000, 1111), (512, 512), (64, 1500)])
 def test_head_sizes_and_lengths(queries, keys, head_size, value_size, dtype):
@@ -245,8 +254,6 @@ def test_every_configuration_of_a_search_agrees(head_size):
         close(output, wanted.output, near)
         close(lse, wanted.lse, near)
     for configuration in candidates(replace(problem, needs_gradient=True)):
-        if configuration.specialize:
-            continue
         run = build_backward(problem, configuration)
         found = run(query, key, value, output, lse, *variant.upstream(torch.bfloat16, DEVICE), mask)
         for ours, theirs in zip(found, (wanted.query, wanted.key, wanted.value), strict=True):

@@ -28,23 +28,18 @@ ROWS_BLOCK = 64  # rows of the result that an instance of the first kernel adds 
 class Tiles:
     """The launch configuration of one kernel: a tile has ``block_m`` queries and ``block_n`` keys. ``fetch``: what the
     loop walks along comes through the tensor memory accelerator (compute capability 9), where it can; threads then keep
-    no addresses in registers. ``specialize``: Triton gives what fetches warps of its own, and those that compute two
-    halves of the tile (Shah et al., 2024, "FlashAttention-3"); only where the accelerator fetches everything and no
-    heads share keys."""
+    no addresses in registers."""
 
     block_m: int
     block_n: int
     num_warps: int
     num_stages: int
     fetch: bool = False
-    specialize: bool = False
 
     def __str__(self) -> str:
         words = [f"BLOCK_M={self.block_m}", f"BLOCK_N={self.block_n}", f"num_warps={self.num_warps}",
                  f"num_stages={self.num_stages}"]  # fmt: skip
-        words += ["tensor memory accelerator"] if self.fetch else []
-        words += ["warps of their own for loads"] if self.specialize else []
-        return ", ".join(words)
+        return ", ".join([*words, *(["tensor memory accelerator"] if self.fetch else [])])
 
 
 @dataclass(frozen=True)
@@ -53,11 +48,6 @@ class BackwardConfiguration:
 
     keys: Tiles
     queries: Tiles
-
-    @property
-    def specialize(self) -> bool:
-        """Whether a kernel has warps of their own for loads."""
-        return self.keys.specialize or self.queries.specialize
 
 
 #: By compute capability, then by the longer of the two padded head sizes: (over keys, over queries). For 2-byte
@@ -95,12 +85,6 @@ CANDIDATES: dict[int, tuple[tuple[tuple[int, int, int, int], ...], tuple[tuple[i
     ),
 }  # fmt: skip
 
-#: And those with warps of their own for loads; tried last, since not every Triton compiles every one.
-SPECIALIZED = {
-    "keys": ((64, 128, 4, 2), (64, 128, 4, 3), (64, 64, 4, 2), (64, 64, 4, 3)),
-    "queries": ((64, 64, 4, 2), (64, 64, 4, 3), (64, 128, 4, 2)),
-}
-
 
 def learnable(problem: AttentionProblem) -> tuple[int, ...]:
     """Numbers of the tensors captured by ``score_mod`` that a gradient is made for. (A mask has no derivative.)"""
@@ -136,8 +120,7 @@ def default_configuration(problem: AttentionProblem) -> tuple[BackwardConfigurat
 
 def candidates(problem: AttentionProblem) -> tuple[BackwardConfiguration, ...]:
     """What a search may measure: the rule's choice first, then each kernel's alternatives with the other one's kept,
-    since the two kernels run one after the other and do not know of each other. Those with warps of their own for loads
-    come last."""
+    since the two kernels run one after the other and do not know of each other."""
     rule, _ = default_configuration(problem)
     found = [rule]
     if problem.dtype != torch.float32 and padded_head(problem) <= 128:
@@ -146,10 +129,7 @@ def candidates(problem: AttentionProblem) -> tuple[BackwardConfiguration, ...]:
             for sizes in table:
                 for fetch in (False, True) if capability >= 90 else (False,):
                     found.append(replace(rule, **{over: fit(problem, Tiles(*sizes, fetch), over)}))
-            for sizes in SPECIALIZED[over] if capability >= 90 and problem.group == 1 else ():
-                tiles = Tiles(*sizes, fetch=True, specialize=True)
-                found.append(replace(rule, **{over: fit(problem, tiles, over)}))
-    return tuple(sorted(dict.fromkeys(found), key=lambda c: c.specialize))
+    return tuple(dict.fromkeys(found))
 
 
 def combined(problem: AttentionProblem, seconds: Mapping[BackwardConfiguration, float]) -> BackwardConfiguration:

@@ -108,7 +108,7 @@ dq = dq * {scale}
 #: All tiles along the other side, where no block mask says that some may be left out.
 EVERY_TILE = """\
 <<before>>
-for start in tl.range(0, {extent}, {step}{how}):
+for start in tl.range(0, {extent}, {step}):
     <<visit>>
 """
 
@@ -123,23 +123,6 @@ block = tl.load(listed)
 for step in tl.range(0, count{steps}):
     start = {start}
     block = tl.load(listed + tl.minimum({following}, count - 1))
-    <<visit>>
-"""
-
-#: Full and partial blocks in one loop, full ones first: warps that fetch and warps that compute can be told apart in
-#: one loop only. Numbers of blocks are read where they are needed, by the warps that fetch.
-MERGED_TILES = """\
-full_steps = tl.load({full_counts} + own){steps}
-partial_steps = tl.load({counts} + own){steps}
-full_list = {full_indices} + own.to(tl.int64) * {length}
-partial_list = {indices} + own.to(tl.int64) * {length}
-<<before>>
-for step in tl.range(0, full_steps + partial_steps{how}):
-    whole = step < full_steps  # a full block: everything is visible
-    rest = step - full_steps
-    of_full = tl.load(full_list + step{per}, whole, other=0)
-    block = tl.where(whole, of_full, tl.load(partial_list + rest{per}, rest >= 0, other=0))
-    start = {start}
     <<visit>>
 """
 

@@ -48,13 +48,11 @@ class TileWriter:
     """Fills the holes of one tile, in the order in which they stand: :meth:`probabilities`, then :meth:`adjoint`.
 
     ``over`` is what the kernel makes gradients of, "keys" or "queries"; ``place`` says where lines go and which
-    dimensions may hang over an edge; ``partial`` whether ``mask_mod`` decides, ``unless`` a variable says that all of
-    the tile is visible.
+    dimensions may hang over an edge; ``partial`` whether ``mask_mod`` decides.
     """
 
-    def __init__(self, kernel: KernelWriter, over: str, place: Place, partial: bool, unless: str = ""):
-        self.kernel, self.problem, self.over, self.place = kernel, kernel.problem, over, place
-        self.partial, self.unless = partial, unless
+    def __init__(self, kernel: KernelWriter, over: str, place: Place, partial: bool):
+        self.kernel, self.problem, self.over, self.place, self.partial = kernel, kernel.problem, over, place, partial
         self.known: dict[Any, Any] = {}
         self.written: dict[tuple, BlockValue] = {}
         self.score = BlockValue("score", torch.float32, TILE)
@@ -105,8 +103,7 @@ class TileWriter:
             def run(ops: ScoreOps) -> BlockValue:
                 return ops.to_dtype(mask.replay(ops, None), torch.bool)
 
-            decided = self._replay(mask, writer, run).name
-            conditions.append(f"({decided} | {self.unless})" if self.unless else decided)
+            conditions.append(self._replay(mask, writer, run).name)
         if len(conditions) > 1:
             writer.emit(f"visible = {' & '.join(conditions)}", self.kernel.origins)
             conditions = ["visible"]

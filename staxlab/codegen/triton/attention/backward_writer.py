@@ -21,7 +21,6 @@ from .backward_texts import (
     EVERY_TILE,
     KEYS,
     LISTED_TILES,
-    MERGED_TILES,
     ONE_HEAD,
     QUERIES,
     ROWS,
@@ -107,8 +106,7 @@ class BackwardWriter:
         kernel = self._keys(self.configuration.keys, decisions)
         if "make_tensor_descriptor" in kernel.source:
             # Descriptors hold addresses at multiples of 16 bytes; where a tensor starts elsewhere, this kernel runs.
-            plain = replace(self.configuration.keys, fetch=False, specialize=False)
-            kernel.launch["unaligned"] = self._keys(plain, (), "_unaligned")
+            kernel.launch["unaligned"] = self._keys(replace(self.configuration.keys, fetch=False), (), "_unaligned")
         return kernel
 
     def _keys(self, tiles: Tiles, decisions: tuple[Decision, ...], suffix: str = "") -> Kernel:
@@ -120,7 +118,8 @@ class BackwardWriter:
         for number in learnable(problem):
             kernel.argument(d_captured(number), "inout", torch.float32)
         ragged = self._ragged(tiles)
-        names = self._names(ragged, self._fetched(tiles, "keys"), rows="rows", own="n") | {
+        walked = {self.query: "BLOCK_M", self.d_result: "BLOCK_M"} if self._fetches(tiles, "keys") else {}
+        names = self._names(ragged, walked, rows="rows", own="n") | {
             "tiles": -(-problem.keys // tiles.block_n),
             "store_dk": self._store(self.d_key, "n", "d", "dk", ragged),
             "store_dv": self._store(self.d_value, "n", "e", "dv", ragged),
@@ -138,7 +137,7 @@ class BackwardWriter:
         """The gradient of the queries: a program instance for every tile of queries."""
         kernel = self._queries(self.configuration.queries, decisions)
         if "make_tensor_descriptor" in kernel.source:
-            plain = replace(self.configuration.queries, fetch=False, specialize=False)
+            plain = replace(self.configuration.queries, fetch=False)
             kernel.launch["unaligned"] = self._queries(plain, (), "_unaligned")
         return kernel
 
@@ -153,7 +152,8 @@ class BackwardWriter:
         # A mask mostly hides what comes later, so the last rows see the most keys. They go first, and what is left at
         # the end of the launch is short.
         last_first = f"{count - 1} - {number}  # the last rows, which often see most, go first"
-        names = self._names(ragged, self._fetched(tiles, "queries"), rows="m", own="rows") | {
+        walked = {self.key: "BLOCK_N", self.value: "BLOCK_N"} if self._fetches(tiles, "queries") else {}
+        names = self._names(ragged, walked, rows="m", own="rows") | {
             "tiles": count, "tile": last_first if problem.blocks else number,
             "store_dq": self._store(self.d_query, "m", "d", "dq", ragged),
         }  # fmt: skip
@@ -204,39 +204,28 @@ class BackwardWriter:
         dtype = self.problem.dtype
         return "" if dtype == torch.float32 else f".to({triton_dtype(dtype)})"
 
-    def _fetched(self, tiles: Tiles, over: str) -> frozenset[Operand]:
-        """What the accelerator fetches: what the kernel walks along; where warps are specialized, what stays, too."""
-        of_queries, of_keys = (self.query, self.d_result), (self.key, self.value)
-        walked, stays = (of_queries, of_keys) if over == "keys" else (of_keys, of_queries)
+    def _fetches(self, tiles: Tiles, over: str) -> bool:
+        """Whether the accelerator is to fetch what the kernel walks along, and can."""
+        walked = (self.query, self.d_result) if over == "keys" else (self.key, self.value)
         able = self.problem.device.compute_capability >= 90 and self.problem.dtype != torch.float32
-        if not (tiles.fetch and able and all(operand.is_fetchable for operand in walked)):
-            return frozenset()
-        return frozenset((*walked, *stays) if self._specializes(tiles) else walked)
+        return tiles.fetch and able and all(operand.is_fetchable for operand in walked)
 
-    def _specializes(self, tiles: Tiles) -> bool:
-        """Whether the kernel's loop is one for specialized warps."""
-        everything = (self.query, self.d_result, self.key, self.value)
-        able = self.problem.device.compute_capability >= 90 and self.problem.dtype != torch.float32
-        fetched = tiles.fetch and able and all(operand.is_fetchable for operand in everything)
-        return tiles.specialize and fetched and self.problem.group == 1
-
-    def _names(self, ragged: frozenset[str], fetched: frozenset[Operand], rows: str, own: str) -> dict[str, Any]:
+    def _names(self, ragged: frozenset[str], fetched: dict[Operand, str], rows: str, own: str) -> dict[str, Any]:
         """The words of the texts: ``rows`` is the index vector of rows of queries, ``own`` that of rows of keys;
-        ``fetched`` are the operands that the accelerator fetches."""
+        ``fetched`` are the operands that the accelerator fetches, with the names of their tiles' heights."""
         problem = self.problem
-        walks_queries = rows == "rows"
 
         def tile(operand: Operand, base: str, row: str, column: str) -> str:
             if operand in fetched:
-                walked = (operand.head == "h") == walks_queries
-                return f"{base}.load([start, 0])" if walked else f"{base}.load([tile * {_height(operand)}, 0])"
+                return f"{base}.load([start, 0])"
             return operand.load(base, row, column, self._guards(operand, row, column, ragged))
 
         def begin(operand: Operand) -> str:
             if operand in fetched:
-                return operand.descriptor(operand.base(), _height(operand), str(padded(operand.columns)))
+                return operand.descriptor(operand.base(), fetched[operand], str(padded(operand.columns)))
             return operand.base()
 
+        walks_queries = rows == "rows"
         query_base, d_result_base = begin(self.query), begin(self.d_result)
         key_base, value_base = begin(self.key), begin(self.value)
         # Of rows past the end, a shift that makes P = 0.
@@ -272,10 +261,9 @@ class BackwardWriter:
         """What a program instance visits: the partial blocks and the full ones, or everything."""
         writer, problem = CodeWriter(), self.problem
         extent, step = (problem.queries, "BLOCK_M") if over == "keys" else (problem.keys, "BLOCK_N")
-        how = ", warp_specialize=True" if self._specializes(tiles) else ""
         if problem.blocks is None:
             holes = self._visit(kernel, over, ragged, names, partial=False)
-            writer.extend(kernel.fill(EVERY_TILE, holes, {"extent": extent, "step": step, "how": how}).lines())
+            writer.extend(kernel.fill(EVERY_TILE, holes, {"extent": extent, "step": step}).lines())
             return writer
         rows, columns = problem.blocks.counts(problem.queries, problem.keys)
         height, width = problem.blocks.rows // tiles.block_m, problem.blocks.columns // tiles.block_n
@@ -290,15 +278,6 @@ class BackwardWriter:
             "start": f"block * {block}" + (f" + step % {steps} * {step}" if steps > 1 else ""),
             "following": f"(step + 1) // {steps}" if steps > 1 else "step + 1",
         }  # fmt: skip
-        if how:
-            holes = self._visit(kernel, over, ragged, names, partial=True, unless="whole")
-            (counts, indices), (full_counts, full_indices) = LISTS[over]
-            words = told | {
-                "counts": counts, "indices": indices, "full_counts": full_counts, "full_indices": full_indices,
-                "how": how, "per": f" // {steps}" if steps > 1 else "",
-            }  # fmt: skip
-            writer.extend(kernel.fill(MERGED_TILES, holes, words).lines())
-            return writer
         for (counts, indices), what in zip(LISTS[over], ("partial", "full"), strict=True):
             partial = what == "partial"
             remark = "the partial blocks: mask_mod decides" if partial else "the full blocks: everything is visible"
@@ -308,16 +287,15 @@ class BackwardWriter:
         return writer
 
     def _visit(
-        self, kernel: KernelWriter, over: str, ragged: frozenset[str], names: dict[str, Any], partial: bool,
-        unless: str = "",
-    ) -> dict[str, CodeWriter]:  # fmt: skip
+        self, kernel: KernelWriter, over: str, ragged: frozenset[str], names: dict[str, Any], partial: bool
+    ) -> dict[str, CodeWriter]:
         """The lines that treat a tile, and those in front of the loop."""
         before = CodeWriter()
         place = Place(
             before, CodeWriter(), moving="m" if over == "keys" else "n", masks=ragged, transposed=over == "keys",
             zero_fill=True,
         )  # fmt: skip
-        tile = TileWriter(kernel, over, place, partial, unless)
+        tile = TileWriter(kernel, over, place, partial)
         probabilities = tile.probabilities()
         adjoint, ds = tile.adjoint()
         rows = CodeWriter()
@@ -346,11 +324,6 @@ class BackwardWriter:
         )  # fmt: skip
         read, written = once(problem, over)
         return replace(finished, bytes_read=read, bytes_written=written)
-
-
-def _height(operand: Operand) -> str:
-    """The number of rows in a tile of an operand."""
-    return "BLOCK_M" if operand.head == "h" else "BLOCK_N"
 
 
 def once(problem: AttentionProblem, over: str) -> tuple[int, int]:
