@@ -5,10 +5,13 @@ same positions in every layer checks them in every layer, and whoever wants to k
 (:mod:`.placement`: may an input be overwritten yet?) would always hear yes. Two checks ask the same if the checked
 values are computed by the same operations from elements of the same input, and the later one asks about no other
 elements than the earlier one did.
+
+A scatter can also make its own checks before it writes anything: :func:`checking_part` is what its kernel runs first.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -60,6 +63,45 @@ def checks_of(node: ScheduleNode) -> list[Check]:
 def answered(check: Check, earlier: Iterable[Check]) -> bool:
     """Whether a check cannot fail, since one of the earlier ones asked the same."""
     return any(check.answered_by(other) for other in earlier)
+
+
+def checking_part(node: ScheduleNode, overwritten: frozenset[str], most: int) -> LoopBody | None:
+    """What of a scatter's body its checks need, over the loops they depend on: run beforehand, nothing is written if
+    one of them fails. None if they cannot be made beforehand, where one stands under a condition or needs elements of
+    the ``overwritten`` buffers, or not in ``most`` iterations."""
+    body = node.body
+    if node.kind != "scatter" or node.members or body is None or body.target is None:
+        return None
+    statements = {statement.id: statement for statement in body.statements}
+    makers = {s.args[3]: s.id for s in body.statements if s.operation == "indirect"}
+    checking = [s for s in body.all_statements() if s.operation == "indirect" and s.args[2]]
+    needed: set[int] = set()
+    waiting = [statement.id for statement in checking]
+    symbols: set[Symbol] = set()
+    while waiting:
+        number = waiting.pop()
+        if number in needed:
+            continue
+        statement = statements.get(number)
+        if statement is None or statement.operation in ("masked", "merged"):
+            return None
+        if statement.operation == "load" and statement.args[0] in overwritten:
+            return None
+        needed.add(number)
+        if statement.operation == "indirect":
+            waiting.append(statement.args[0])
+        elif statement.operation not in ("load", "constant", "index_value"):
+            waiting += [argument for argument in statement.args if type(argument) is int]
+        read = set().union(*(argument.symbols for argument in statement.args if isinstance(argument, Expr)))
+        waiting += [makers[symbol] for symbol in read & makers.keys()]
+        symbols |= read - makers.keys()
+    if not checking or not symbols <= set(body.indices):
+        return None
+    loops = tuple(loop for loop in body.indices if loop in symbols)
+    if math.prod(int(loop.upper) - int(loop.lower) + 1 for loop in loops) > most:
+        return None
+    part = tuple(statement for statement in body.statements if statement.id in needed)
+    return LoopBody(loops, (), part, part[-1].id)
 
 
 def _checks(body: LoopBody) -> list[Check]:

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..loops.body import LoopBody
 from ..options import Decision
 from ..provenance import Origins
 from .lifetimes import Lifetime
@@ -59,8 +60,10 @@ class MemoryPlan:
 
     ``written_back`` names the extern nodes (``copy_`` into an input) that have nothing left to copy: their source
     stands in the input's memory. ``skipped`` names the kernels that would copy such an input to begin with, and so have
-    nothing to do. ``decisions`` say what was chosen where there was a choice. ``steps`` are the names of
-    the nodes and ``lifetimes`` those of the buffers (``sources``: the captured nodes each buffer stems from).
+    nothing to do. ``checked_first`` maps the scatters that must not write anything into such an input before all their
+    checks are made to the part of their body that makes them. ``decisions`` say what was chosen where there was a
+    choice. ``steps`` are the names of the nodes and ``lifetimes`` those of the buffers (``sources``: the captured nodes
+    each buffer stems from).
     """
 
     placements: Mapping[str, Placement]
@@ -76,6 +79,7 @@ class MemoryPlan:
     lifetimes: tuple[Lifetime, ...] = ()
     sources: Mapping[str, Origins] = field(default_factory=dict, repr=False)
     skipped: frozenset[str] = frozenset()
+    checked_first: Mapping[str, LoopBody] = field(default_factory=dict, repr=False)
 
     @property
     def peak_bytes(self) -> int:

@@ -15,11 +15,12 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
+from ..loops.body import LoopBody
 from ..loops.ir import BufferArgument, InputBuffer, Layout, LoopProgram
 from ..operators.basis import has_effect, is_random
 from ..options import Decision, DeviceSpec
 from . import arena
-from .checks import answered, checks_of
+from .checks import answered, checking_part, checks_of
 from .in_place import obstacle, only_copies
 from .in_place_gpu import obstacle_on_gpu
 from .lifetimes import Lifetime, Step, lifetimes, live_bytes
@@ -103,6 +104,7 @@ class _Planner:
         self.decisions: list[Decision] = []
         self.written_back: set[str] = set()
         self.skipped: set[str] = set()
+        self.checked_first: dict[str, LoopBody] = {}
         self.taken = [buffers_read(node) for node in nodes]
         self.last_read: dict[str, int] = {}
         for position, names in enumerate(self.taken):
@@ -239,7 +241,9 @@ class _Planner:
         if chain.escapes:
             return "it is a result of its own"
         maker = chain.first
-        if any(maker <= place <= position and self._fails(place, chain, position) for place in self.failing):
+        unanswered = [place for place in self.failing if maker <= place <= position and self._fails(place)]
+        checked_first = self._checked_first(unanswered, chain, target)
+        if len(checked_first) < len(unanswered):
             return "something may still fail, and the input would have changed"
         if any(node.extern is not None and target in names and not _keeps_apart(node)
                for node, names in zip(self.nodes, self.taken, strict=True)):  # fmt: skip
@@ -257,15 +261,18 @@ class _Planner:
         if node.base is not None:
             return "a scatter fills it"
         if target in self.taken[maker]:
-            return self._obstacle(node, frozenset({target}), chain.groups[0][0], own.offset)
-        return ""
+            reason = self._obstacle(node, frozenset({target}), chain.groups[0][0], own.offset)
+        else:
+            reason = ""
+        if not reason:
+            self.checked_first |= checked_first
+        return reason
 
-    def _fails(self, place: int, chain: Chain, position: int) -> bool:
-        """Whether the node at ``place`` may fail with the input that ``position`` copies into half overwritten.
+    def _fails(self, place: int) -> bool:
+        """Whether the node at ``place`` may fail while an input stands half overwritten.
 
-        Not if all it checks has been checked before. Nor if it is the write itself, a scatter at subscripts that are
-        data: where one of them is out of range, eager execution has written others by then, too. And a check that
-        fails on a GPU ends the use of the device, so that nobody sees what memory held.
+        Not if all it checks has been checked before. And a check that fails on a GPU ends the use of the device, so
+        that nobody sees what memory held.
         """
         node = self.nodes[place]
         if node.extern is not None or self.device.is_gpu:
@@ -273,11 +280,19 @@ class _Planner:
         kept = self.inputs.keys() - {name for p in range(len(self.nodes)) for name in self._overwritten(p)}
         earlier = [check for p in range(place) if not self.nodes[p].is_empty for check in self.checks.get(p, ())]
         earlier = [check for check in earlier if check.buffer in kept]
-        is_write = node.base is not None and set(chain.groups[0][1:]) == set(node.buffers)
-        return not all(
-            answered(check, earlier) or (is_write and check.origins == self.nodes[position].origins)
-            for check in self.checks[place]
-        )
+        return not all(answered(check, earlier) for check in self.checks[place])
+
+    def _checked_first(self, places: Sequence[int], chain: Chain, target: str) -> dict[str, LoopBody]:
+        """Those of the nodes at ``places`` that may fail and yet not with the input ``target`` half overwritten: the
+        first to write into it, if it makes its checks before it writes (at the cost of reading its subscripts twice,
+        so not if copying the input is less)."""
+        if len(places) != 1 or not self._nothing_to_do(chain, target):
+            return {}
+        node, names = self.nodes[places[0]], frozenset((target, *chain.names))
+        if not chain.groups[0][1:] or chain.groups[0][1] not in node.buffers:
+            return {}
+        part = checking_part(node, names, self.layouts[target].numel)
+        return {} if part is None else {node.name: part}
 
     def _nothing_to_do(self, chain: Chain, target: str) -> bool:
         """Whether what makes a chain only copies the input in whose memory it stands, so that it need not run."""
@@ -403,6 +418,7 @@ class _Planner:
             size, span, least, frozenset(self.written_back), tuple(self.decisions),
             tuple(node.name for node in self.nodes), self._lifetimes(placements),
             {name: node.origins for node in self.nodes for name in node.buffers}, frozenset(self.skipped),
+            self.checked_first,
         )  # fmt: skip
 
     def _lifetimes(self, placements: Mapping[str, Placement]) -> tuple[Lifetime, ...]:

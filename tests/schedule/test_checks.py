@@ -124,20 +124,38 @@ def test_a_cache_is_written_where_it_stands():
         assert torch.equal(bad[0], inputs(*wrong)[0])  # the lookup comes first: nothing is written
 
 
-def test_a_write_that_fails_itself_has_written_as_eager_has():
+WRITES = {
+    "index_copy_": lambda x, i, k: x.index_copy_(0, i, k),
+    "index_put_": lambda x, i, k: x.index_put_((i,), k),
+    "index_put_ added": lambda x, i, k: x.index_put_((i,), k, accumulate=True),
+    "index_add_": lambda x, i, k: x.index_add_(0, i, k),
+    "index_fill_": lambda x, i, k: x.index_fill_(0, i, 1.0),
+    "scatter_": lambda x, i, k: x.scatter_(0, i[:, None].expand(-1, 4), k),
+    "scatter_add_": lambda x, i, k: x.scatter_add_(0, i[:, None].expand(-1, 4), k),
+    "x[i] = 1": lambda x, i, k: x.__setitem__(i, 1.0),
+}
+
+
+@pytest.mark.parametrize("write", WRITES.values(), ids=WRITES.keys())
+@pytest.mark.parametrize("fuse", [True, False])
+def test_a_write_that_fails_itself_writes_nothing(write, fuse):
+    """Eager execution leaves a part of it written; which part is up to its threads."""
+
     def f(cache, positions, k):
-        cache.index_copy_(0, positions, k)
+        write(cache, positions, k)
         return cache * 2
 
-    compiled = apart(f)
-    cache, positions, k, _ = inputs(3, 5)
-    torch.testing.assert_close(compiled(cache, positions, k), f(*inputs(3, 5)[:3]))
-    assert compiled.versions[0].compilation.schedule.memory.written_back
-    mine, eager = inputs(3, 9)[:3], inputs(3, 9)[:3]
-    for function, arguments in ((compiled, mine), (f, eager)):
-        with pytest.raises(IndexError):
-            function(*arguments)
-    assert torch.equal(mine[0], eager[0])
+    compiled = staxlab.compile(f, options={"fuse": fuse}, strict_native=True)
+    mine, eager = inputs(3, 5)[:3], inputs(3, 5)[:3]
+    torch.testing.assert_close(compiled(*mine), f(*eager))
+    torch.testing.assert_close(mine[0], eager[0])
+    for wrong in ((3, 9), (9, 3), (3, -9)):
+        bad = inputs(*wrong)[:3]
+        with pytest.raises((IndexError, RuntimeError)):
+            compiled(*bad)
+        assert torch.equal(bad[0], inputs(*wrong)[0])
+    assert len(compiled.versions) == 1
+    assert compiled.versions[0].compilation.schedule.memory.skipped or fuse
 
 
 def unasked(cache, positions, k, table):
@@ -168,18 +186,50 @@ def old_contents(cache, positions, k, table):
     return old + cache, cache[:2] * 2
 
 
-@pytest.mark.parametrize("function", [unasked, asked_of_fewer, another_table, checked_afterwards])
+def filled_before(cache, positions, k, table):
+    cache.mul_(0.5)
+    cache.index_copy_(0, positions, k)
+    return cache * 2
+
+
+def written_twice(cache, positions, k, table):
+    cache.index_copy_(0, positions[:1], k[:1])
+    cache.index_copy_(0, positions[1:], k[1:])
+    return cache * 2
+
+
+def more_often_than_it_has_elements(cache, positions, k, table):
+    many = positions.repeat(40)
+    cache.view(-1).index_put_((many,), k.new_ones(()), accumulate=True)
+    return cache * 2
+
+
+BEFOREHAND = [unasked, asked_of_fewer, another_table]
+KEPT = [checked_afterwards, filled_before, written_twice, more_often_than_it_has_elements]
+
+
+@pytest.mark.parametrize("function", BEFOREHAND + KEPT)
 def test_an_input_is_not_written_before_a_check_that_nobody_made(function):
     mine, eager = inputs(3, 5), inputs(3, 5)
     compiled = apart(function)
     torch.testing.assert_close(compiled(*mine), function(*eager))
     torch.testing.assert_close(mine[0], eager[0])
     memory = compiled.versions[0].compilation.schedule.memory
-    assert not memory.written_back and not memory.skipped
-    bad = inputs(3, 9)
-    with pytest.raises(IndexError):
-        compiled(*bad)
-    assert torch.equal(bad[0], inputs(3, 9)[0])
+    assert bool(memory.checked_first) == bool(memory.skipped) == (function in BEFOREHAND)
+    for wrong in ((3, 90), (-90, 3)):
+        bad = inputs(*wrong)
+        with pytest.raises(IndexError):
+            compiled(*bad)
+        assert torch.equal(bad[0], inputs(*wrong)[0])
+
+
+def test_what_is_checked_beforehand_is_read_twice_and_nothing_else():
+    compilation = staxlab.explain(unasked, *inputs(3, 5), options={"fuse": False, "instruction_set": "avx2"})
+    (name,) = compilation.schedule.memory.checked_first
+    (kernel,) = (kernel for kernel in compilation.kernels if name in kernel.nodes)
+    before, after = kernel.source.split("if (failure) return failure;")
+    assert before.count("load(in_positions") == 1 and "in_k" not in before.split("{", 1)[1]
+    assert "store" not in before and "store" in after
 
 
 def test_a_copy_that_need_not_run_shares_no_kernel():
@@ -197,9 +247,10 @@ def test_a_copy_that_need_not_run_shares_no_kernel():
 
 def filled(cache, positions, k, table):
     """The scatter's base is made by a kernel that does more than copy the input."""
+    found = (k * table[positions]) @ table.T  # checks the positions
     cache.mul_(0.5)
-    cache.index_copy_(0, positions, k)
-    return cache.sum(0), cache * 2, table + 1
+    cache[positions] = k
+    return cache.sum(0), cache * 2, found
 
 
 @pytest.mark.parametrize("fuse", [True, False])

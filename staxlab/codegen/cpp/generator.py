@@ -15,6 +15,7 @@ from .loops import Emission
 from .nests import plan_loops, prepare, write_loops
 from .plan import LoopPlan
 from .reductions import accumulation
+from .scatters import write_checks
 from .streaming import resident_launch, streamed_buffers, streaming_decision
 from .types import identifier
 from .unit import INSTRUCTION_SETS, compiler_flags, kernel_name, kernel_scope, pointer_arguments, translation_unit
@@ -93,7 +94,10 @@ def generate_kernel(
             loop_plan = plan_loops(node, device, options, schedule.bytes_read(node))
         prepare(scope, loop_plan)
         with emission_writer.indent():
-            write_loops(Emission(node, loop_plan, scope, emission_writer))
+            emission = Emission(node, loop_plan, scope, emission_writer)
+            if schedule.memory is not None and node.name in schedule.memory.checked_first:
+                write_checks(emission, schedule.memory.checked_first[node.name])
+            write_loops(emission)
     lines = translation_unit(name, node, arguments, scope, emission_writer, loop_plan)
     launch = _launch(node, scope, loop_plan, empty_reduction)
     launch |= resident_launch(scope)

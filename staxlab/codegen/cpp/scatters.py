@@ -18,6 +18,7 @@ and nothing is written there.
 from __future__ import annotations
 
 import contextlib
+from dataclasses import replace
 
 import torch
 
@@ -27,11 +28,13 @@ from ...loops.expressions import Expr, Symbol
 from ...loops.ops import OPERATIONS
 from ...options import Decision, DeviceSpec, Options
 from ...polyhedral.orders import disjoint_loops
+from ...provenance import CodeWriter
 from ...schedule.records import ScheduleNode
-from .loops import Emission, element_function, for_loop, pragma
+from .loops import Emission, element_function, for_loop, levels, pragma
 from .operations import table_for
 from .plan import GRAIN, LoopPlan, access_cost, extent, lanes_for, operation_cost
 from .types import element_bytes
+from .values import CppOps
 
 #: What neighbouring threads may not share, in bytes: writing to one cache line they would wait for each other.
 LINE = 64
@@ -205,6 +208,26 @@ def write_scatter(emission: Emission) -> None:
                 emission.emit(f"element({innermost.name}, all_lanes);")
             last_one = f"element({whole}, first<{tail}>);"
             emission.emit(last_one if plan.split != innermost else f"if (whole < end) {last_one}")
+
+
+def write_checks(emission: Emission, part: LoopBody) -> None:
+    """All that the checks of a scatter need (:func:`staxlab.schedule.checks.checking_part`), before it writes: where
+    the result stands in an input, a call that fails must leave that as it was."""
+    scope = replace(
+        emission.scope, vector=None, lanes=1, level=levels(part.indices, 0), preloaded={},
+        writers=[CodeWriter() for _ in range(len(part.indices) + 2)],
+    )  # fmt: skip
+    part.replay_statements(CppOps(scope))
+    inner = replace(emission, scope=scope)
+    inner.emit("// The result stands in an input, which must stay as it is if a subscript is out of range.")
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(inner.block("{"))
+        inner.flush(0)
+        for position, loop in enumerate(part.indices):
+            stack.enter_context(inner.block(for_loop(loop)))
+            inner.flush(position + 1)
+        inner.flush(len(scope.writers) - 1)
+    inner.emit("if (failure) return failure;")
 
 
 def _head(plan: LoopPlan, loop: Symbol, step: int = 1, stop: str = "") -> str:
