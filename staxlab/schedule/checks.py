@@ -28,12 +28,14 @@ class Check:
     """That a value lies within a dimension. ``question`` is how it is computed and what it is held against, with the
     subscript of the elements it is computed from left out: that is ``index``. Both are None where it is computed from
     elements at several subscripts, or from none. ``always`` says that ``index`` takes every whole number between its
-    bounds, and that whatever conditions stand before the check let it be made for each of them."""
+    bounds, and that whatever conditions stand before the check let it be made for each of them. ``statement`` is the
+    id of the statement that makes it."""
 
     question: tuple | None
     index: Expr | None
     origins: Origins
     always: bool
+    statement: int = -1
 
     def answered_by(self, earlier: Check) -> bool:
         """Whether this one holds if the earlier one did."""
@@ -65,18 +67,19 @@ def answered(check: Check, earlier: Iterable[Check]) -> bool:
     return any(check.answered_by(other) for other in earlier)
 
 
-def checking_part(node: ScheduleNode, overwritten: frozenset[str], most: int) -> LoopBody | None:
-    """What of a scatter's body its checks need, over the loops they depend on: run beforehand, nothing is written if
-    one of them fails. None if they cannot be made beforehand, where one stands under a condition or needs elements of
-    the ``overwritten`` buffers, or not in ``most`` iterations."""
+def checking_part(
+    node: ScheduleNode, checks: Iterable[Check], overwritten: frozenset[str], most: int
+) -> LoopBody | None:
+    """What of a scatter's body some of its checks need, over the loops they depend on: run beforehand, nothing is
+    written if one of them fails. None if they cannot be made beforehand, where one stands under a condition or needs
+    elements of the ``overwritten`` buffers, or not in ``most`` iterations."""
     body = node.body
     if node.kind != "scatter" or node.members or body is None or body.target is None:
         return None
     statements = {statement.id: statement for statement in body.statements}
     makers = {s.args[3]: s.id for s in body.statements if s.operation == "indirect"}
-    checking = [s for s in body.all_statements() if s.operation == "indirect" and s.args[2]]
     needed: set[int] = set()
-    waiting = [statement.id for statement in checking]
+    waiting = [check.statement for check in checks]
     symbols: set[Symbol] = set()
     while waiting:
         number = waiting.pop()
@@ -95,7 +98,7 @@ def checking_part(node: ScheduleNode, overwritten: frozenset[str], most: int) ->
         read = set().union(*(argument.symbols for argument in statement.args if isinstance(argument, Expr)))
         waiting += [makers[symbol] for symbol in read & makers.keys()]
         symbols |= read - makers.keys()
-    if not checking or not symbols <= set(body.indices):
+    if not needed or not symbols <= set(body.indices):
         return None
     loops = tuple(loop for loop in body.indices if loop in symbols)
     if math.prod(int(loop.upper) - int(loop.lower) + 1 for loop in loops) > most:
@@ -121,7 +124,7 @@ def _checks(body: LoopBody) -> list[Check]:
                     question = None
                 always = index is not None and _without_gaps(index, body.symbols)
                 always = always and _met(values, conditions, index, body.symbols)
-                found.append(Check(question, index, statement.origins, always))
+                found.append(Check(question, index, statement.origins, always, statement.id))
 
     visit(body.statements, ())
     return found

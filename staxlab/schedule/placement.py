@@ -20,7 +20,7 @@ from ..loops.ir import BufferArgument, InputBuffer, Layout, LoopProgram
 from ..operators.basis import has_effect, is_random
 from ..options import Decision, DeviceSpec
 from . import arena
-from .checks import answered, checking_part, checks_of
+from .checks import Check, answered, checking_part, checks_of
 from .in_place import obstacle, only_copies
 from .in_place_gpu import obstacle_on_gpu
 from .lifetimes import Lifetime, Step, lifetimes, live_bytes
@@ -277,10 +277,14 @@ class _Planner:
         node = self.nodes[place]
         if node.extern is not None or self.device.is_gpu:
             return node.extern is not None
+        return bool(self._unanswered(place))
+
+    def _unanswered(self, place: int) -> list[Check]:
+        """The checks of a kernel that none before it has made."""
         kept = self.inputs.keys() - {name for p in range(len(self.nodes)) for name in self._overwritten(p)}
         earlier = [check for p in range(place) if not self.nodes[p].is_empty for check in self.checks.get(p, ())]
         earlier = [check for check in earlier if check.buffer in kept]
-        return not all(answered(check, earlier) for check in self.checks[place])
+        return [check for check in self.checks[place] if not answered(check, earlier)]
 
     def _checked_first(self, places: Sequence[int], chain: Chain, target: str) -> dict[str, LoopBody]:
         """Those of the nodes at ``places`` that may fail and yet not with the input ``target`` half overwritten: the
@@ -291,7 +295,7 @@ class _Planner:
         node, names = self.nodes[places[0]], frozenset((target, *chain.names))
         if not chain.groups[0][1:] or chain.groups[0][1] not in node.buffers:
             return {}
-        part = checking_part(node, names, self.layouts[target].numel)
+        part = checking_part(node, self._unanswered(places[0]), names, self.layouts[target].numel)
         return {} if part is None else {node.name: part}
 
     def _nothing_to_do(self, chain: Chain, target: str) -> bool:
