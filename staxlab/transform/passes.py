@@ -10,6 +10,9 @@ then has to fail there; so only pointwise operations on one tensor are removed.
 Merging equal computations compares what is written in the graph. But it trusts the aliasing seen on the sample, and
 ``contiguous``, ``reshape`` and others share memory at some sizes and copy at others. So :func:`assume_aliasing` first
 says of every operation that it may, unless it is one that always makes a new tensor.
+
+A graph that has a softmax and two products of matrices gets a pass more, after dead code has gone: attention that is
+written out (:mod:`.attention_rewrite`, Section 9.10).
 """
 
 from __future__ import annotations
