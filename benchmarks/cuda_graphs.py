@@ -192,7 +192,7 @@ def smoke(options: argparse.Namespace) -> dict[str, Any]:
         for _ in range(4):
             x.normal_()
             torch.testing.assert_close(region([x])[0], fn(x))
-        found[name] = {"kernels": len(compilation.kernels), "replays": region.replays, "report": str(region.report())}
+        found[name] = {"kernels": len(compilation.kernels), "replays": region.replays, "report": str(region.report()).replace(f"{Path.cwd()}/", "")}
         print(f"{name}: {len(compilation.kernels)} kernels, {region.report().summary()}")
     return {**header(FORMAT, "cpu"), "device_present": False, "smoke": found, "costs": None}
 

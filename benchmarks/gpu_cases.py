@@ -137,7 +137,8 @@ def gelu_backward(gradient: torch.Tensor, h: torch.Tensor) -> torch.Tensor:
 
 
 def more_cases() -> list[GpuCase]:
-    """Scans along and across rows, GELU backward, three orders of dimensions, moments, few rows that are long."""
+    """Scans along and across rows, GELU backward, three orders of dimensions, moments, few rows that are long, and an
+    odd number of elements."""
     square = (16384, 8192)
     return [
         from_table("cumsum_rows", square), from_table("cumsum_columns", square), from_table("cummax_rows", square),
@@ -145,6 +146,8 @@ def more_cases() -> list[GpuCase]:
         GpuCase("gelu_backward", gelu_backward, ((65536, 2048),) * 2, 3 * 65536 * 2048),
         three_orders_case(512), moments_case((4096, 32768)), norm_case((4096, 40000)),
         from_table("softmax_library", (128, 1 << 20)), from_table("example_7_1", (200, 1 << 18)),
+        # Elements that no vector of four divides: every lane needs the mask of its own.
+        from_table("add", (8191, 16385)), from_table("add", (8191, 16385), torch.bfloat16),
     ]  # fmt: skip
 
 

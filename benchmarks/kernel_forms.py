@@ -323,7 +323,7 @@ FORMS: tuple[KernelForm, ...] = (
         others=((0, 3), ()), tolerance=1e-4,
     ),
     KernelForm(
-        "scan, looped", lambda x: x.cumsum(-1), normal(), (3, 5000),
+        "scan, looped", lambda x: x.cumsum(-1), normal(), (3, 9000),
         (Facts("looped", 1, 1, "v4.b32", "v4.b32", "evict_first"),), tolerance=1e-3,
     ),
     KernelForm(

@@ -33,7 +33,7 @@ from .errors import (
     ValidationError,
 )
 from .fallbacks import announce, extern_buffers, failure, obstacle, warn_about_fallbacks
-from .options import DeviceSpec, Options
+from .options import DeviceSpec, Options, device_spec
 from .runtime.graphs import graphed_call
 
 _any_autocast = torch._C._is_any_autocast_enabled
@@ -265,9 +265,18 @@ def _attempt(compilation: Compilation, stage: Stage) -> Fallback | None:
     if stage.name == "capture":
         compilation.sample = compilation.capture.samples
         compilation.trains = torch.is_grad_enabled() and any(map(_requires_grad, compilation.sample))
+    if stage.name == "operators" and compilation.last == "artifact":
+        _move_to(compilation, compilation.operators.home)
     if BACKENDS[compilation.options.backend] in FRONT_END:
         return None
     return obstacle(compilation, stage.name)
+
+
+def _move_to(compilation: Compilation, home: torch.device) -> None:
+    """Compile for the device the values are on. The arguments do not always tell: a function may find its tensors in a
+    closure, or make them itself."""
+    if home.type != compilation.target.partition(":")[0]:
+        compilation.target, compilation.device = home.type, device_spec(home.type, compilation.options)
 
 
 def _run_stage(compilation: Compilation, stage: Stage) -> None:

@@ -26,7 +26,7 @@ from ..codegen.triton.addresses import Access, accesses
 from ..codegen.triton.compile import aot_compile
 from ..codegen.triton.generate import triton_kernel
 from ..codegen.triton.kernel_text import KernelWriter
-from ..codegen.triton.launch import choose_launch
+from ..codegen.triton.launch import Work, choose_launch
 from ..codegen.triton.layouts import Layouts, Placement
 from ..codegen.triton.listings import COPY, honest_positions
 from ..codegen.triton.space import BlockSpace, group
@@ -399,7 +399,7 @@ def one_dimensional(schedule: Schedule, node: ScheduleNode) -> Kernel:
     form = replace(tiled, space=BlockSpace((group("x", node.body.indices, extents, 0, 1),)))
     device = schedule.device
     usual = triton_kernel(schedule, node, f"_{node.name}_flat", device)
-    launch = choose_launch(form, node.name, 4, device)
+    launch = choose_launch(form, node.name, Work(4), device)
     text = KernelWriter(schedule, node, form, launch, usual.name).write()
     given = {
         "grid": launch.grid, "constants": dict(launch.blocks), "num_warps": launch.num_warps,

@@ -10,6 +10,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+
 from ..capture.graph import Graph, Node, TensorMeta
 from ..capture.module import GraphModule
 from ..provenance import NO_ORIGINS, Origins, SourceLocation
@@ -77,6 +79,13 @@ class OperatorGraph:
     memories: tuple[str | None, ...] = ()
     versions: tuple[int, ...] = ()
     apart: frozenset[str] = frozenset()
+
+    @property
+    def home(self) -> torch.device:
+        """The one device a region's kernels run on: the first GPU that one of its values is on, else the processor.
+        What is on another device is computed by PyTorch's operators."""
+        placed = (leaf.device for node in self.graph for leaf in flatten(node.val) if isinstance(leaf, TensorMeta))
+        return next((device for device in placed if device.type == "cuda"), torch.device("cpu"))
 
     @property
     def graph(self) -> Graph:

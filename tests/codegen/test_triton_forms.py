@@ -308,7 +308,7 @@ def test_a_row_held_whole_gives_the_values_of_the_loop_of_one_step(kind, shape):
     assert kernel.launch["form"] == "persistent" and "for r0_offset" not in kernel.source
     whole = interpret_program(p, {"x": x})
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tiling, "longest_step", lambda rows, inner: 0)  # by the rule alone
+        patch.setattr(tiling, "longest_step", lambda rows, inner, scans: 0)  # by the rule alone
         (looped,) = kernels_of(p)
         assert "for r0_offset" in looped.source
         assert looped.launch["constants"]["R0_BLOCK"] >= length

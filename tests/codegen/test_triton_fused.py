@@ -27,12 +27,13 @@ def walked(monkeypatch):
     """Registers that hold nothing, and short steps: rows are walked along, in several steps."""
     monkeypatch.setattr(programs, "HELD_BY_RULE", 0)
     monkeypatch.setattr(programs, "REGISTER_SHARE", 1 << 30)
+    monkeypatch.setattr(programs, "REGISTER_SHARE_OF_EXPONENTIALS", 1 << 30)
     for module in (launch, tiling):
         monkeypatch.setattr(module, "STEP_INNER", 16)
         monkeypatch.setattr(module, "STEP_OUTER", 8)
         monkeypatch.setattr(module, "LANES_ACROSS", 4)
-        monkeypatch.setattr(module, "PERSISTENT_INNER", 0)
         monkeypatch.setattr(module, "PERSISTENT_OUTER", 0)
+    monkeypatch.setattr(tiling, "PERSISTENT_INNER", 0)
 
 
 def explained(function: Callable, *inputs: torch.Tensor, **options):

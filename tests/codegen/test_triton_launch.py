@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from staxlab.codegen.triton.generate import triton_kernel
-from staxlab.codegen.triton.launch import bytes_in_flight_wanted, choose_launch
+from staxlab.codegen.triton.launch import Work, bytes_in_flight_wanted, choose_launch
 from staxlab.codegen.triton.tiling import choose_form
 from staxlab.loops.expressions import ZERO, Expr
 from staxlab.loops.ir import ComputedBuffer, InputBuffer, Layout, LoopProgram, OutputReference, Pointwise, Reduction
@@ -23,7 +23,7 @@ from tests.codegen.triton_support import SM90, example_1_1, example_6_1, kernels
 def configuration(p, device=SM90):
     scheduled = schedule(p, device, Options())
     form = choose_form(scheduled, scheduled.nodes[0])
-    return form, choose_launch(form, "op0", 4, device)
+    return form, choose_launch(form, "op0", Work(4), device)
 
 
 @given(st.integers(1, 200_000), st.integers(1, 9000))

@@ -30,7 +30,8 @@ def test_rows_of_any_length(name, size):
     x = torch.randn(size, device="cuda")
     compiled = check(ROWS[name], x, rtol=1e-4, atol=1e-4)
     if size[1] > 1:
-        assert forms(compiled) == ["looped" if size[1] > 16384 else "persistent"]
+        held = 8192 if name in ("layer_norm", "rms_norm") else 16384  # exponentials are dear to compute twice
+        assert forms(compiled) == ["looped" if size[1] > held else "persistent"]
 
 
 @pytest.mark.parametrize("columns", [37, 33000])

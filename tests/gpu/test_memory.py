@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -20,6 +22,7 @@ def measured_peak(function, arguments, wanted):
         gradients = torch.autograd.grad(loss, wanted)
         del loss, gradients
     torch.cuda.synchronize()
+    gc.collect()  # else what an earlier test's failure keeps alive may go while this is measured
     before = torch.cuda.memory_allocated()
     torch.cuda.reset_peak_memory_stats()
     loss = function(*arguments)

@@ -27,7 +27,12 @@ def relu_of_sum(a, b, c):
     return torch.relu(a @ b + c)
 
 
-def test_the_rule_weighs_seconds():
+@pytest.fixture
+def unmeasured(monkeypatch):
+    monkeypatch.setattr(product_choice, "MEASURED", {})
+
+
+def test_the_rule_weighs_seconds(unmeasured):
     """A product of small depth is bound by memory, and its epilogue is half of what moves."""
     a, b, c = samples((2048, 64), (64, 2048), (2048,))
     found = decision(relu_of_sum, a, b, c)
@@ -52,17 +57,29 @@ def test_the_rule_weighs_seconds():
         (lambda a, b: (a @ b).sum(0), [(2048, 64), (64, 2048)], "nothing elementwise follows"),
     ],
 )
-def test_the_library_otherwise(function, shapes, words):
+def test_the_library_otherwise(function, shapes, words, unmeasured):
     found = decision(function, *samples(*shapes))
     assert found.choice == "library" and words in found.reason
 
 
-def test_a_measured_rate_takes_the_place_of_the_guess(monkeypatch):
+def test_a_measured_rate_takes_the_place_of_the_guess(monkeypatch, unmeasured):
     inputs = samples((2048, 2048), (2048, 2048), (2048,))
     assert decision(relu_of_sum, *inputs).choice == "library"
     monkeypatch.setitem(product_choice.MEASURED, (90, torch.bfloat16), ((0, 0.3), (1e9, 0.97)))
     found = decision(relu_of_sum, *inputs)
     assert found.choice == "tiled" and "0.97 (measured)" in found.reason
+
+
+def test_what_was_measured_on_a_hopper_card():
+    """A product that takes longer to launch than to compute is a template's even bare; a large one needs an epilogue;
+    many tiles are the persistent template's, where there is an accelerator to fetch for it."""
+    small, large = samples((1024, 1024), (1024, 1024)), samples((4096, 512), (512, 8192), (8192,))
+    bare = decision(torch.mm, *small)
+    assert bare.choice == "tiled" and "1.2 times the library's rate (measured)" in bare.reason
+    assert decision(torch.mm, *samples((2048, 2048), (2048, 2048))).choice == "library"
+    assert decision(torch.mm, *samples((1, 16384), (16384, 65536))).choice == "library"  # memory alone decides
+    assert decision(relu_of_sum, *large).choice == "persistent-tma"
+    assert decision(relu_of_sum, *large, target="sm_80").choice == "library"
 
 
 def test_options_name_either():

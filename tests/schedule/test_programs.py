@@ -246,7 +246,7 @@ def test_more_arrays_leave_room_for_shorter_rows():
         product = x * y
         return product / product.sum(-1, keepdim=True)
 
-    for columns, kind in ((8192, "persistent"), (16384, "looped")):
+    for columns, kind in ((4096, "persistent"), (8192, "looped")):
         schedule = scheduled(function, torch.empty(300, columns), torch.empty(300, columns))
         (node,) = schedule.nodes
         decision = residence("", node.members, columns, schedule.layouts, GPU_SPECS["sm_90"])

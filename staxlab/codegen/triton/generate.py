@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from ...errors import CodegenError
+from ...loops.body import MemoryAccess
 from ...options import DeviceSpec, Options
+from ...schedule.programs import plan_passes
 from ...schedule.records import Schedule, ScheduleNode
 from ..kernel import Kernel, KernelSet
 from .candidates import tuning_of
 from .fused import FusedWriter, pass_decision
 from .kernel_text import KernelWriter
-from .launch import choose_launch, configured
+from .launch import Work, choose_launch, configured
 from .scans import order_decision
 from .templates import product_kernel
-from .tiling import choose_form
+from .tiling import Form, choose_form
 
 
 def generate(schedule: Schedule, options: Options, device: DeviceSpec) -> KernelSet:
@@ -37,6 +39,28 @@ def _kernel(schedule: Schedule, node: ScheduleNode, number: int, device: DeviceS
         raise CodegenError(f"{node.name}: {error.what}", remedy=error.remedy) from error
 
 
+def work_of(schedule: Schedule, node: ScheduleNode, form: Form) -> Work:
+    """What a kernel does with a point of its block, for the rules of :mod:`.launch`."""
+
+    def itemsize(access: MemoryAccess) -> int:
+        return schedule.layouts[access.buffer].dtype.itemsize
+
+    element_bytes = sum(schedule.layouts[b].dtype.itemsize for b in {a.buffer for a in node.reads}) or 4
+    if form.kind == "pointwise":
+        return Work(element_bytes)
+    columns = set(form.space.dim("r0_").symbols)
+    stored = [access for access in node.writes if columns & access.index.symbols]
+    rows = [*stored, *(access for access in node.reads if columns & access.index.symbols)]
+    return Work(
+        element_bytes,
+        itemsize=min(max(map(itemsize, rows), default=4), 8),
+        passes=plan_passes(node.members).count if node.members else 1,
+        reductions=sum(member.kind == "reduction" for member in node.members) if node.members else 1,
+        stores_points=bool(stored),
+        scans=node.kind == "scan",
+    )
+
+
 def triton_kernel(
     schedule: Schedule,
     node: ScheduleNode,
@@ -51,11 +75,11 @@ def triton_kernel(
     if node.product is not None:
         return product_kernel(schedule, node, suffix, device, configuration)
     form = choose_form(schedule, node, configuration[0].get("R0_BLOCK") if configuration else None)
-    element_bytes = sum(schedule.layouts[b].dtype.itemsize for b in {a.buffer for a in node.reads}) or 4
+    work = work_of(schedule, node, form)
     if configuration is None:
-        launch = choose_launch(form, node.name, element_bytes, device)
+        launch = choose_launch(form, node.name, work, device)
     else:
-        launch = configured(form, node.name, element_bytes, device, *configuration)
+        launch = configured(form, node.name, work.element_bytes, device, *configuration)
     name = f"triton_{form.prefix}{suffix}"
     text = (FusedWriter if node.members else KernelWriter)(schedule, node, form, launch, name).write()
     order = (order_decision(node, form.kind == "looped"),) if node.kind == "scan" and not node.is_empty else ()

@@ -27,6 +27,7 @@ from .space import GRID_LIMIT, INT32_MAX, BlockSpace, coefficient_along, group, 
 PERSISTENT_INNER = 1024  # up to this length a row is one block whatever else the kernel does; lanes run along it
 PERSISTENT_OUTER = 64  # the same when lanes run across rows
 STEP_INNER, STEP_OUTER = 4096, 2048  # elements that a looped reduction takes in one step, rows times R0_BLOCK
+STEP_SCAN = 8192  # the same for a scan along rows: every step waits for the one before, so fewer and longer ones
 LANES_ACROSS = 32  # rows a block has at least when lanes run across them, if there are so many
 LANE_ROOM = 1 << 16  # lanes that a last block may hang over the edge
 SMALLEST_TILED_EXTENT = 4  # a rectangle thinner than this coalesces nothing
@@ -72,9 +73,11 @@ def coalesced_bytes(schedule: Schedule, node: ScheduleNode, loops: tuple[Symbol,
     return total
 
 
-def longest_step(rows: int, inner: bool) -> int:
+def longest_step(rows: int, inner: bool, scans: bool = False) -> int:
     """The longest piece of a row that a looped reduction over ``rows`` rows takes in one step: its largest R0_BLOCK."""
-    return STEP_INNER if inner else STEP_OUTER // min(LANES_ACROSS, next_power_of_two(max(rows, 1)))
+    if inner:
+        return STEP_SCAN if scans else STEP_INNER
+    return STEP_OUTER // min(LANES_ACROSS, next_power_of_two(max(rows, 1)))
 
 
 def choose_form(schedule: Schedule, node: ScheduleNode, step: int | None = None) -> Form:
@@ -161,7 +164,7 @@ def _reduction_space(
         "reduction-direction", node.name, "inner" if inner else "outer", along_rows if inner else across_rows,
         ("inner", "outer"), (("bytes contiguous along the reduction", along), ("across it", across)),
     )  # fmt: skip
-    form = _persistent_or_looped(node.name, node.numel, node.reduction_numel, inner, step)
+    form = _persistent_or_looped(node.name, node.numel, node.reduction_numel, inner, step, node.kind == "scan")
     return space, form.choice, inner, [direction, form]
 
 
@@ -194,11 +197,13 @@ def _fused_space(
     return space, form.choice, inner, [direction, form]
 
 
-def _persistent_or_looped(name: str, rows: int, length: int, inner: bool, step: int | None) -> Decision:
+def _persistent_or_looped(
+    name: str, rows: int, length: int, inner: bool, step: int | None, scans: bool = False
+) -> Decision:
     """Whether a block holds a row whole. By the rule of Section 9.4 up to a length that leaves registers for whatever
     else a kernel does with the row; beyond it too where the first step of a loop would be its last."""
     limit = PERSISTENT_INNER if inner else PERSISTENT_OUTER
-    longest = longest_step(rows, inner) if step is None else step
+    longest = longest_step(rows, inner, scans) if step is None else step
     how = "along" if inner else "across"
     kind = "persistent" if length <= (max(limit, longest) if step is None else step) else "looped"
     if step is not None:

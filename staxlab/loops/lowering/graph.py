@@ -85,6 +85,7 @@ class GraphLowering:
         self.forced = forced
         self.operators = operators
         self.device = device
+        self.home = operators.home
         self.options = options
         self.values: dict[Node, Any] = {}
         self.inputs: list[InputBuffer] = []
@@ -182,8 +183,9 @@ class GraphLowering:
                 return str(meta.dtype).removeprefix("torch.")
         # A 0-dim constant is a number in the code and lives nowhere.
         placed = _metas([node.val, *(n.val for n in node.inputs if not self._is_number(n))])
-        if len({m.device for m in placed}) > 1:
-            return "tensors on different devices"
+        elsewhere = [m.device for m in placed if m.device != self.home]
+        if elsewhere:
+            return f"tensors on {elsewhere[0]}, where the region's kernels run on {self.home}"
         rule = RULES.get(node.target)
         if rule is None or rule.refuses is None:
             return None

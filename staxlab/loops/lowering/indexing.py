@@ -20,7 +20,7 @@ from ...provenance import Origins
 from ..expressions import Expr
 from ..intervals import Intervals, within_size
 from ..ir import Index
-from ..layout import broadcast
+from ..layout import broadcast, reshaped
 from ..ops import Ops
 from .call import Call
 from .registry import Decline, lowering
@@ -157,13 +157,15 @@ def lower_index_select(call: Call, x: TensorValue, dim: int, indices: TensorValu
 @lowering("gather", kind="indexing")
 def lower_gather(call: Call, x: TensorValue, dim: int, indices: TensorValue, *, sparse_grad=False) -> TensorValue:
     _require_integers(indices)
-    if x.ndim == 0 or indices.ndim != x.ndim:
-        raise Decline("gather of a 0-dim tensor")
+    if x.ndim == 0:  # as a row of one element
+        x = x.seen(reshaped((), (1,)))
     dim %= x.ndim
 
     def compute(ops, index):
         ops = ops.tagged(call.origins)
         place = subscript(ops, indices, index, x.shape[dim], "error")
+        if len(index) != x.ndim:  # of a row, one element or, by an empty index of any rank, none
+            index = (0,) * x.ndim
         return x.load(ops, (*index[:dim], place, *index[dim + 1 :]))
 
     return _gathered(call, x, compute, (indices,))
@@ -171,8 +173,6 @@ def lower_gather(call: Call, x: TensorValue, dim: int, indices: TensorValue, *, 
 
 @lowering("take", kind="indexing")
 def lower_take(call: Call, x: TensorValue, indices: TensorValue) -> TensorValue:
-    from ..layout import reshaped
-
     _require_integers(indices)
     flat = x.seen(reshaped(x.shape, (x.numel,)))
 

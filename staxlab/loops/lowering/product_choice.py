@@ -10,8 +10,10 @@ what it saves in traffic, by the roofline's arithmetic (Williams, Waterman and P
 * a template reaches a part of the library's rate: what a measured file says (:data:`MEASURED`), else
   :data:`UNMEASURED`, a pessimistic guess, so that nothing unmeasured is chosen unless memory decides alone.
 
-What is saved must also be worth something in absolute terms (:data:`LEAST_SAVING`): below it every kernel is bound by
-its launch. Options name either outright. A convolution has no template and is always the library's.
+What is saved must also be worth something in absolute terms (:data:`LEAST_SAVING`), but where a template was measured
+to be the faster one anyway: a product of 1024 x 1024 matrices takes the host longer to launch than the device to
+compute, and launching a kernel of ours takes half of what the library's call does. Options name either outright. A
+convolution has no template and is always the library's.
 """
 
 from __future__ import annotations
@@ -36,7 +38,14 @@ MATRIX_THROUGHPUT = {
 
 #: Rates of templates relative to the library's, by (compute capability, dtype): pairs (operations of a product from
 #: which on the rate holds, rate), ascending. Filled from the results of ``python -m benchmarks.gpu_matmul``.
-MEASURED: dict[tuple[int, torch.dtype], tuple[tuple[float, float], ...]] = {}
+MEASURED: dict[tuple[int, torch.dtype], tuple[tuple[float, float], ...]] = {
+    (90, torch.bfloat16): ((1 << 31, 1.2), (1 << 33, 1.0)),
+}
+
+#: From how many tiles of 128 x 256 for each multiprocessor on the persistent template is taken where there is an
+#: accelerator to fetch its operands: it fetches the next tile's while it stores one. With small depths it is 1.2 times
+#: as fast as the tiled one, with large ones as fast (benchmarks/results/gpu_matmul.json).
+PERSISTENT_FROM = 2
 
 #: The rate of a template that nothing has measured, relative to the library's.
 UNMEASURED = 0.5
@@ -126,15 +135,22 @@ def _by_rule(node: Node, sizes: tuple[int, int, int, int], device: DeviceSpec, p
         ("bytes of the product", moved), ("bytes an epilogue saves", saved), ("template's rate", rate),
         ("seconds by the library", float(f"{library:.3g}")), ("by a template", float(f"{template:.3g}")),
     )  # fmt: skip
-    if not saved:
+    computes = operations / peak > moved / bandwidth
+    faster = rate > 1 and computes
+    if not saved and not faster:
         return decision("library", "nothing elementwise follows that a template could take in", facts)
-    if saved < LEAST_SAVING:
+    if saved < LEAST_SAVING and not faster:
         return decision("library", f"an epilogue would save {saved:,} bytes, less than {LEAST_SAVING:,}", facts)
     if template >= library:
         return decision(
             "library", f"what an epilogue saves is less than what a template of rate {rate:g} ({source}) loses", facts
         )
-    return decision("tiled", f"an epilogue saves {saved:,} bytes, more than rate {rate:g} ({source}) loses", facts)
+    tiles = -(-rows // 128) * -(-columns // 256)
+    many = batch == 1 and tiles >= PERSISTENT_FROM * device.multiprocessors
+    choice = "persistent-tma" if many and device.compute_capability >= 90 else "tiled"
+    if faster:
+        return decision(choice, f"a template has {rate:g} times the library's rate ({source}) at this size", facts)
+    return decision(choice, f"an epilogue saves {saved:,} bytes, more than rate {rate:g} ({source}) loses", facts)
 
 
 def obstacle(node: Node) -> str:
