@@ -15,10 +15,14 @@ from staxlab.options import GPU_SPECS
 pytest.importorskip("triton")
 
 from staxlab.codegen.triton.attention.configurations import (
+    MOST_CANDIDATES,
     AttentionConfiguration,
     candidates,
+    decoding_candidates,
+    decoding_configuration,
     default_configuration,
     shared_bytes,
+    tile_registers,
 )
 from staxlab.codegen.triton.attention.decoding import decoding_kernels
 from staxlab.codegen.triton.attention.forward import forward_kernel
@@ -60,11 +64,18 @@ def counted(kernel) -> dict[str, int]:
     return {name: len(re.findall(word, ptx)) for name, word in words.items()}
 
 
-@pytest.mark.parametrize("target, size", [("sm_90", 128), ("sm_80", 64)])
-def test_the_rule_runs_on_the_matrix_units_without_spilling(target, size):
+#: Bytes of a thread that the rule for heads of 128 keeps in memory on compute capability 9. Beside 192 registers of
+#: scores and results there is no room for all addresses, counts and positions of a loop over partial blocks; without a
+#: mask nothing is spilled. On an H200 this is the fastest configuration all the same: two instances share a
+#: multiprocessor. Triton 3.6 spills 192 at most, 3.9 144.
+SPILLED = 192
+
+
+@pytest.mark.parametrize("target, size, spills", [("sm_90", 128, SPILLED), ("sm_90", 64, 0), ("sm_80", 64, 0)])
+def test_the_rule_runs_on_the_matrix_units_and_spills_little(target, size, spills):
     kernel = forward_kernel(problem(alibi, causal, size=size, target=target))
     found, needs = counted(kernel), resource_usage(kernel)
-    assert needs.spills == 0 and needs.shared <= GPU_SPECS[target].shared_memory_per_multiprocessor - 1024
+    assert needs.spills <= spills and needs.shared <= GPU_SPECS[target].shared_memory_per_multiprocessor - 1024
     assert found["wgmma" if target == "sm_90" else "mma"] and not found["mma" if target == "sm_90" else "wgmma"]
     assert bool(found["bulk"]) == (target == "sm_90") and bool(found["async"]) == (target == "sm_80")
     assert found["exp2"] and not found["exp2 with denormals"], "one instruction each"
@@ -75,16 +86,18 @@ def test_the_rule_runs_on_the_matrix_units_without_spilling(target, size):
 @pytest.mark.parametrize("dtype", [HALF, torch.float32], ids=str)
 @pytest.mark.parametrize("size", [64, 128, 256])
 def test_no_rule_spills(size, dtype, target):
-    """A word or two of a thread aside, where products of float32 fill all registers."""
+    """A word or two of a thread aside, where tiles fill all registers, and :data:`SPILLED`."""
     for mask in (None, causal):
         kernel = forward_kernel(problem(alibi, mask, size=size, dtype=dtype, target=target))
         for one in (kernel, *([kernel.launch["unaligned"]] if "unaligned" in kernel.launch else [])):
-            assert resource_usage(one).spills <= (8 if dtype == torch.float32 else 0), f"{one.name} with {mask}"
+            large = one is kernel and mask and (target, size, dtype) == ("sm_90", 128, HALF)
+            assert resource_usage(one).spills <= (SPILLED if large else 8), f"{one.name} with {mask}"
 
 
 def test_two_instances_share_a_multiprocessor_where_they_are_asked_to():
     """Four warps of at most 255 registers and two stages: while one multiplies, the other exponentiates."""
-    kernel = forward_kernel(problem(mask=causal), AttentionConfiguration(128, 64, 4, 2, fetch=True))
+    kernel = forward_kernel(problem(mask=causal))
+    assert default_configuration(problem(mask=causal)) == AttentionConfiguration(128, 64, 4, 2, fetch=True)
     needs, device = resource_usage(kernel), GPU_SPECS["sm_90"]
     assert 2 * needs.threads * 256 <= device.registers_per_multiprocessor
     assert 2 * (needs.shared + 1024) <= device.shared_memory_per_multiprocessor
@@ -101,10 +114,19 @@ def test_decoding_reads_ahead_with_matrix_units():
 def test_candidates_fit_and_begin_with_the_rule():
     for made in (problem(), problem(alibi, causal), problem(size=256), problem(dtype=torch.float32, target="sm_80")):
         found = candidates(made)
-        assert found[0] == default_configuration(made) and len(set(found)) == len(found) > 8
+        assert found[0] == default_configuration(made) and 5 <= len(set(found)) == len(found) <= MOST_CANDIDATES
+        assert all(tile_registers(made, c) <= 224 for c in found)
         limit = GPU_SPECS[made.device.name].shared_memory_per_multiprocessor
         assert all(shared_bytes(made, c) < limit for c in found)
         for chosen in found:
             assert forward_kernel(made, chosen).source
-    assert candidates(problem())[0].fetch
+    assert candidates(problem())[0].fetch and not all(c.heaviest_first for c in candidates(problem(mask=causal)))
     assert not any(c.fetch for c in candidates(problem(target="sm_80")))
+
+
+def test_candidates_of_decoding_begin_with_the_rule_and_have_other_shares():
+    few = problem(alibi, queries=1, keys=8192, heads=(32, 8))
+    found = decoding_candidates(few)
+    assert found[0] == decoding_configuration(few) and len(found) <= MOST_CANDIDATES
+    assert len({c.splits for c in found}) > 4 and len({c.block_n for c in found}) == 3
+    assert all(shared_bytes(few, c) < GPU_SPECS["sm_90"].shared_memory_per_multiprocessor for c in found)

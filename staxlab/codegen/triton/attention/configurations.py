@@ -12,7 +12,6 @@ computed by threads would not fit into registers beside the tiles.
 from __future__ import annotations
 
 import difflib
-import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -43,24 +42,35 @@ class AttentionConfiguration:
         words = [f"BLOCK_M={self.block_m}", f"BLOCK_N={self.block_n}", f"num_warps={self.num_warps}",
                  f"num_stages={self.num_stages}"]  # fmt: skip
         words += ["tensor memory accelerator"] if self.fetch else []
+        words += [] if self.heaviest_first else ["rows of blocks in order"]
         words += [f"SPLITS={self.splits}"] if self.splits else []
         return ", ".join(words)
 
 
 #: Tiles by compute capability and padded head size: (BLOCK_M, BLOCK_N, warps, stages) of 2-byte and of float32 inputs.
+#: Heads of 64 and 128 on compute capability 9: the fastest of what ``python -m benchmarks.attention --sweep`` measured
+#: on an H200 (heads of 64 under a causal mask only).
 HALF_TILES = {
     80: {64: (128, 64, 4, 3), 128: (128, 64, 8, 3), 256: (64, 32, 8, 2)},
-    90: {64: (128, 64, 4, 3), 128: (128, 128, 8, 2), 256: (128, 64, 8, 2)},
+    90: {64: (128, 64, 4, 3), 128: (128, 64, 4, 2), 256: (128, 64, 8, 2)},
 }
 FLOAT_TILES = {64: (64, 32, 8, 2), 128: (32, 32, 16, 2), 256: (32, 16, 8, 2)}
 #: Without the accelerator, on compute capability 9: addresses take registers, so more threads share a tile.
 THREADED_TILES = {64: (128, 64, 4, 3), 128: (128, 64, 8, 3), 256: (128, 32, 8, 2)}
 
-#: With the accelerator: where a search begins.
-PROMISING = ((128, 64, 4, 2), (128, 128, 8, 2), (128, 64, 8, 3), (128, 128, 4, 2), (128, 64, 4, 3), (128, 64, 8, 2),
-             (128, 32, 4, 3), (128, 128, 8, 3))  # fmt: skip
+#: What a search tries after the rule, the most promising first: with the accelerator, and where threads load.
+FETCHED = ((128, 64, 8, 3), (128, 128, 8, 2), (128, 64, 4, 3), (128, 64, 4, 2), (128, 32, 4, 3), (256, 64, 8, 2),
+           (64, 32, 4, 3), (128, 128, 4, 2), (64, 64, 4, 2))  # fmt: skip
+LOADED = ((128, 64, 8, 3), (128, 64, 4, 2), (128, 128, 8, 2), (64, 64, 4, 3), (128, 64, 8, 4), (64, 64, 4, 2),
+          (128, 64, 4, 3), (128, 32, 4, 3), (64, 128, 4, 2), (64, 32, 4, 4))  # fmt: skip
+LOADED_FLOATS = ((64, 32, 8, 2), (32, 32, 8, 2), (32, 32, 16, 2), (32, 64, 8, 2), (64, 32, 16, 2), (32, 32, 4, 2),
+                 (64, 32, 8, 3), (32, 16, 8, 2), (16, 32, 4, 2), (64, 64, 16, 2))  # fmt: skip
+MOST_CANDIDATES = 14
+MOST_REGISTERS = 224  # of the 255 of a thread, for scores and results; with 256 a kernel is three times slower
 
-DECODE_TILES = {64: (128, 4, 3), 128: (64, 4, 3), 256: (32, 4, 3)}  # BLOCK_N, warps, stages
+#: (BLOCK_N, warps, stages) of decoding; heads of 128 measured likewise.
+DECODE_TILES = {64: (128, 4, 3), 128: (64, 4, 3), 256: (32, 4, 3)}
+DECODE_CANDIDATES = ((64, 2, 4), (64, 2, 3), (32, 2, 4), (32, 4, 4), (64, 4, 4), (128, 4, 2), (128, 8, 3))
 MOST_PACKED_ROWS = 64  # queries of a group of heads that the decoding template takes
 SHORTEST_SHARE = 256  # keys; below it, merging costs more than parallel shares save
 INSTANCES = 2  # program instances that a multiprocessor holds while decoding
@@ -71,6 +81,12 @@ def shared_bytes(problem: AttentionProblem, configuration: AttentionConfiguratio
     head, value = padded(problem.head_size), padded(problem.value_size)
     tile = configuration.block_n * (head + value) * max(configuration.num_stages, 1)
     return (configuration.block_m * head + tile) * problem.dtype.itemsize
+
+
+def tile_registers(problem: AttentionProblem, configuration: AttentionConfiguration) -> int:
+    """Registers of a thread that hold its scores and its part of the results."""
+    tile = configuration.block_m * (configuration.block_n + padded(problem.value_size))
+    return tile // (32 * configuration.num_warps)
 
 
 def can_fetch(problem: AttentionProblem) -> bool:
@@ -167,34 +183,36 @@ def _best_splits(units: int, slots: int) -> int:
 
 
 def candidates(problem: AttentionProblem) -> tuple[AttentionConfiguration, ...]:
-    """What a search tries, the rule first: tiles, warps, stages, and where the device has it the accelerator."""
+    """What a search tries, the rule first: :data:`MOST_CANDIDATES` at most, the most promising first, of those that
+    shared memory and registers hold."""
     rule = default_configuration(problem)
-    half = problem.dtype != torch.float32
-    first = PROMISING if can_fetch(problem) and half else ()
-    ways = [False, True] if can_fetch(problem) and half else [False]
-    sizes = ((64, 32), (32, 32), (32, 64))
-    if half:
-        sizes = ((128, 128), (128, 64), (64, 128), (64, 64), (128, 32), (256, 64))
-    found = [rule, *(fitted(problem, AttentionConfiguration(*tile, fetch=True)) for tile in first)]
-    for (m, n), warps, stages, fetch in itertools.product(sizes, (4, 8), (2, 3, 4), ways):
-        found.append(fitted(problem, AttentionConfiguration(m, n, warps, stages, fetch)))
+    found = [rule]
     if problem.blocks is not None:
         found.append(replace(rule, heaviest_first=False))
+    half = problem.dtype != torch.float32
+    if half and can_fetch(problem):
+        found += [fitted(problem, AttentionConfiguration(*tile, fetch=True)) for tile in FETCHED]
+    found += [fitted(problem, AttentionConfiguration(*tile)) for tile in (LOADED if half else LOADED_FLOATS)]
     room = SHARED_MEMORY[capability_of(problem.device)]
-    fits = (c for c in dict.fromkeys(found) if shared_bytes(problem, c) <= room and not why_not_divided(problem, c))
-    return tuple(fits)
+    fits = [
+        c for c in dict.fromkeys(found)
+        if shared_bytes(problem, c) <= room and tile_registers(problem, c) <= MOST_REGISTERS
+        and not why_not_divided(problem, c)
+    ]  # fmt: skip
+    return tuple(fits[:MOST_CANDIDATES])
 
 
 def decoding_candidates(problem: AttentionProblem) -> tuple[AttentionConfiguration, ...]:
-    """What a search tries for decoding, the rule first."""
+    """What a search tries for decoding, the rule first: other tiles, then fewer and more shares, at most
+    :data:`MOST_CANDIDATES`."""
     rule = decoding_configuration(problem)
-    shares = dict.fromkeys((rule.splits, *(max(rule.splits * f // 4, 1) for f in (1, 2, 3, 6, 8, 16))))
     found = [rule]
-    for splits, n, warps, stages in itertools.product(shares, (32, 64, 128), (2, 4, 8), (2, 3, 4, 5)):
-        made = fitted(problem, replace(rule, splits=splits, block_n=n, num_stages=stages))
+    for n, warps, stages in DECODE_CANDIDATES:
+        made = fitted(problem, replace(rule, block_n=n, num_stages=stages))
         found.append(replace(made, block_m=rule.block_m, num_warps=warps))
+    found += [replace(rule, splits=max(rule.splits * quarters // 4, 1)) for quarters in (2, 8, 3, 6, 1, 16)]
     room = SHARED_MEMORY[capability_of(problem.device)]
-    return tuple(c for c in dict.fromkeys(found) if shared_bytes(problem, c) <= room)
+    return tuple(c for c in dict.fromkeys(found) if shared_bytes(problem, c) <= room)[:MOST_CANDIDATES]
 
 
 # --- Options of the user's --------------------------------------------------------------------------------------------
