@@ -18,6 +18,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -153,10 +154,15 @@ def openmp_flags(tools: Toolchain) -> tuple[str, ...]:
 
 def _openmp_calls(command: tuple[str, ...]) -> str:
     program = "int f(int* x) {\n#pragma omp parallel for\nfor (int i = 0; i < 9; ++i) x[i] = i;\nreturn 0; }\n"
-    try:
-        text = _run([*command, "-fopenmp", "-x", "c++", "-S", "-o", "-", "-"], program)
-    except BuildError:
-        return ""
+    with tempfile.TemporaryDirectory(prefix="staxlab-openmp-") as directory:
+        # Not every compiler takes "-o -" for its output: some write a file of that name where the user is.
+        assembly = os.path.join(directory, "loop.s")
+        try:
+            _run([*command, "-fopenmp", "-x", "c++", "-S", "-o", assembly, "-"], program)
+            with open(assembly, encoding="utf-8", errors="replace") as written:
+                text = written.read()
+        except (BuildError, OSError):
+            return ""
     return "gnu" if "GOMP_parallel" in text else "llvm" if "__kmpc_fork_call" in text else ""
 
 

@@ -107,3 +107,16 @@ def test_the_openmp_runtime_is_the_one_pytorch_loaded():
         loaded = {line.split()[-1] for line in maps if "omp" in line.split()[-1].rsplit("/", 1)[-1]}
     assert found in loaded
     assert found in toolchain.link_flags(True) and found not in toolchain.link_flags(False)
+
+
+def test_asking_for_openmp_leaves_no_file_where_the_user_is(tmp_path, monkeypatch):
+    """A compiler for which "-" is a file name like any other still answers, and its answer lies nowhere afterwards."""
+    compiler = tmp_path / "compiler"
+    script = '#!/bin/sh\nwhile [ "$1" != -o ]; do shift; done\ncat > /dev/null\necho "call __kmpc_fork_call" > "$2"\n'
+    compiler.write_text(script)
+    compiler.chmod(0o755)
+    here = tmp_path / "here"
+    here.mkdir()
+    monkeypatch.chdir(here)
+    assert toolchain._openmp_calls((str(compiler),)) == "llvm"
+    assert not list(here.iterdir())
