@@ -170,6 +170,18 @@ def expected(
     return Expected(output.detach(), lse.detach(), *gradients[:3], names)
 
 
+def score_rounding(lse: torch.Tensor) -> float:
+    """What holding scores in float32 may change in a result, relative to the largest value.
+
+    A score s is off by 2**-24 |s|, half a unit in the last place. Scores that count lie near the logarithm of their
+    sum, so weights are off by a factor of 1 + d with |d| <= 2**-24 max |LSE|, once above the fraction bar and once
+    below. For small scores that is nothing; for ALiBi that no mask bounds, with scores in the thousands, it is what
+    results are off by.
+    """
+    seen = lse[lse.isfinite()].abs()
+    return 2.0**-23 * float(seen.max()) if seen.numel() else 0.0
+
+
 # -- masks ------------------------------------------------------------------------------------------------------------
 
 
@@ -207,7 +219,7 @@ def prefix(source: Source, sizes: Sizes) -> Callable:
 
 
 def documents(source: Source, sizes: Sizes) -> Callable:
-    lengths = [7, 11, 5, sizes.keys]
+    lengths = [7, 11, 5, max(sizes.keys, sizes.queries)]
     document = torch.repeat_interleave(torch.arange(4), torch.tensor(lengths))[: max(sizes.keys, sizes.queries)]
     document = document.to(source.device)
 
@@ -555,4 +567,15 @@ VARIANTS: tuple[Variant, ...] = (
 
 BY_NAME = {variant.name: variant for variant in VARIANTS}
 
-__all__ = ["BY_NAME", "VARIANTS", "Expected", "Made", "Sizes", "Variant", "expected", "subscript_tensors", "visible"]
+__all__ = [
+    "BY_NAME",
+    "VARIANTS",
+    "Expected",
+    "Made",
+    "Sizes",
+    "Variant",
+    "expected",
+    "score_rounding",
+    "subscript_tensors",
+    "visible",
+]

@@ -3,6 +3,7 @@ ragged sizes, decoding, and what repeats bit by bit (Section 9.10)."""
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from dataclasses import replace
@@ -12,7 +13,18 @@ import torch
 
 import staxlab
 from staxlab import create_block_mask, omni_attention
-from tests.attention.variants import BY_NAME, VARIANTS, Sizes, Variant, alibi, causal, expected, window
+from tests.attention.variants import (
+    BY_NAME,
+    VARIANTS,
+    Made,
+    Sizes,
+    Variant,
+    alibi,
+    causal,
+    expected,
+    score_rounding,
+    window,
+)
 
 pytestmark = [pytest.mark.gpu]
 
@@ -21,8 +33,6 @@ DEVICE = "cuda"
 #: rounded ones. Learned tensors get sums over all scores, in which errors of single scores add up.
 ALLOWED = {torch.float32: (2e-5, 1e-4), torch.float16: (4e-3, 2e-2), torch.bfloat16: (2e-2, 1e-1)}
 DTYPES = list(ALLOWED)
-#: Eager execution, and so the specification, rounds a half-precision slope times a distance; kernels do not.
-ROUNDED_BY_EAGER = ("partial",)
 #: Variants that make sense at any length, for sizes at which many tiles and blocks are visited.
 LARGE = ("causal ALiBi", "documents", "sliding window", "learned relative bias", "soft cap", "several blocks, learned",
          "hidden rows")  # fmt: skip
@@ -43,7 +53,7 @@ def check(
     made = variant.make(dtype, DEVICE)
     query, key, value = variant.inputs(dtype, DEVICE, requires_grad=True)
     mask = mask_of(variant, made.mask_mod, block)
-    wanted = expected(variant, made, query, key, value)
+    wanted = expected(variant, exactly(made), query, key, value)
     output, lse = call(
         query, key, value, made.score_mod, mask, variant.scale, variant.enable_gqa, True, kernel_options=options
     )
@@ -53,8 +63,6 @@ def check(
     hidden = wanted.lse == -math.inf
     assert torch.equal(lse == -math.inf, hidden) and not output[hidden].any()
     near, far = ALLOWED[dtype]
-    if variant.name in ROUNDED_BY_EAGER:
-        near = far
     close(output, wanted.output, near)
     close(lse[~hidden], wanted.lse[~hidden], near)
     for ours, theirs in zip(found[:3], (wanted.query, wanted.key, wanted.value), strict=True):
@@ -62,6 +70,20 @@ def check(
     for ours, theirs in zip(found[3:], wanted.learnable.values(), strict=True):
         close(ours, theirs, far)
     return [output, lse, *found]
+
+
+def exactly(made: Made) -> Made:
+    """The functions of a variant with what ``functools.partial`` has bound to them in float64.
+
+    Eager execution, and so the specification, rounds a half-precision slope times a distance to half precision, which
+    moves results by up to 0.02 (float16) and 0.13 (bfloat16). Kernels multiply in float32: what they have is within the
+    ordinary bounds of the exact products.
+    """
+    bound = made.score_mod
+    if not isinstance(bound, functools.partial):
+        return made
+    arguments = [a.double() if isinstance(a, torch.Tensor) else a for a in bound.args]
+    return replace(made, score_mod=functools.partial(bound.func, *arguments))
 
 
 def close(found: torch.Tensor, wanted: torch.Tensor, tolerance: float) -> None:
@@ -184,12 +206,13 @@ def test_decoding(splits, queries, heads, key_heads, keys, dtype):
     made = variant.make(dtype, DEVICE)
     query, key, value = variant.inputs(dtype, DEVICE)
     wanted = expected(variant, made, query, key, value)
+    allowed = ALLOWED[dtype][0] + score_rounding(wanted.lse)
     options = {"BACKEND": "decode"} | ({"SPLITS": splits} if splits else {})
     for chosen in (options, {"BACKEND": "triton"}, None):
         output, lse = omni_attention(
             query, key, value, made.score_mod, enable_gqa=variant.enable_gqa, return_lse=True, kernel_options=chosen
         )
-        close(output, wanted.output, ALLOWED[dtype][0])
+        close(output, wanted.output, allowed)
         close(lse, wanted.lse, ALLOWED[dtype][0])
 
 
