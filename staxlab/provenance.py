@@ -40,6 +40,13 @@ class SourceLocation:
         return f"{self.file}:{self.line}{text}"
 
 
+def file_text(file: str) -> str:
+    """A file's name as a reader knows it: without its folders, and a notebook's cell as just that."""
+    if "ipykernel" in file or file.startswith("<ipython-input"):
+        return "a notebook cell"
+    return os.path.basename(file) or file
+
+
 def _user_frame(skip: tuple[str, ...] = ()) -> types.FrameType | None:
     """The innermost frame on the stack that belongs to neither this package nor torch (nor a ``skip`` prefix)."""
     own = os.path.dirname(os.path.abspath(__file__)) + os.sep

@@ -107,13 +107,15 @@ class BlockMask:
         mask_mod: Callable,
         seq_lengths: tuple[int, int],
         block_size: tuple[int, int],
-        reads_batch: bool = False,
-        reads_head: bool = False,
+        reads_batch: bool | None = None,
+        reads_head: bool | None = None,
     ) -> BlockMask:
         """A block mask from the class of every block (EMPTY, PARTIAL or FULL; [Bm, Hm, R, C], any integer dtype).
 
-        The caller answers for the classes: where a block is called full, ``mask_mod`` is not asked. O(blocks log
-        blocks). Raises OptionError if there are not as many blocks as the lengths need.
+        The caller answers for the classes: where a block is called full, ``mask_mod`` is not asked; and where
+        ``reads_batch`` or ``reads_head`` is False, they must be the same for all of these (None: they are taken to
+        differ if there are several). O(blocks log blocks). Raises OptionError if there are not as many blocks as the
+        lengths need.
         """
         rows, columns = (-(-n // size) for n, size in zip(seq_lengths, block_size, strict=True))
         if classes.dim() != 4 or tuple(classes.shape[2:]) != (rows, columns):
@@ -125,7 +127,9 @@ class BlockMask:
         for grid in (classes, classes.transpose(2, 3)):
             for wanted in (PARTIAL, FULL):
                 lists += _lists(grid == wanted)
-        return BlockMask(mask_mod, seq_lengths, block_size, reads_batch, reads_head, *lists)
+        given = zip(classes.shape[:2], (reads_batch, reads_head), strict=True)
+        reads = [extent > 1 if said is None else said for extent, said in given]
+        return BlockMask(mask_mod, seq_lengths, block_size, *reads, *lists)
 
     # --- What its function computes ---------------------------------------------------------------------------------
 

@@ -174,7 +174,8 @@ def _visited(block_mask: Any, query: torch.Tensor, key: torch.Tensor) -> tuple[B
         raise OptionError(f"block_mask must be a BlockMask, not {type(block_mask).__name__}", remedy=remedy)
     block_mask.check(query, key)
     batch, heads = block_mask.shape[:2]
-    geometry = BlockGeometry(*block_mask.block_size, batch > 1, heads > 1)
+    alike = heads > 1 and not block_mask.reads_head
+    geometry = BlockGeometry(*block_mask.block_size, batch > 1, heads > 1, alike)
     return geometry, list(block_mask.lists().values()), block_mask.mask_mod
 
 

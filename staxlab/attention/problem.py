@@ -42,12 +42,14 @@ def dense_like(sizes: Sequence[int], strides: Sequence[int]) -> Strides:
 class BlockGeometry:
     """The part of a block mask that a kernel's text depends on: how large a block is, and along which of batch and
     head the lists of blocks vary. Where one does not, its extent in the lists is 1 and every number of it reads the
-    same list. Which blocks are visible is data, and no part of this."""
+    same list. Where a mask was made for a number of heads, and its function does not read which, they all have equal
+    lists: ``heads_alike``. Which blocks are visible is data, and no part of this."""
 
     rows: int  # queries in a block
     columns: int  # keys in a block
     batch_varies: bool
     head_varies: bool
+    heads_alike: bool = False
 
     def counts(self, queries: int, keys: int) -> tuple[int, int]:
         """Blocks along the queries and along the keys; the last of each may be ragged."""

@@ -237,6 +237,7 @@ class ModificationLowering(GraphLowering):
         own = [name for name, taken in self.inputs_of.items() if not taken.is_free]
         names = ((SCORE,) if kind == "score" else ()) + SUBSCRIPTS
         self.role = dict(zip(own, names, strict=True))
+        self.home = next(p.val.device for p in operators.graph.placeholders if p.name in self.role)
         self.varying = varying_nodes(operators.graph, set(own))
         extents = sizes or (UNKNOWN_SIZE,) * 4
         self.symbols = tuple(Symbol(n, 0, max(e - 1, 0)) for n, e in zip(SUBSCRIPTS, extents, strict=True))

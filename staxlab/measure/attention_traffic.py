@@ -334,8 +334,8 @@ def _tile_rows(sizes: AttentionTraffic) -> tuple[int, int]:
 
 
 def _masked_walks(sizes: AttentionTraffic, block_mask: Any) -> Iterator[Walk]:
-    """The instances of each row of blocks walk along the keys of the blocks that it visits. The template cuts every row
-    of blocks into equally many tiles: one that lies beyond the last query has nothing to do, and walks all the same."""
+    """The instances of each row of blocks, one for each tile of queries that it has, walk along the keys of the blocks
+    that it visits."""
     classes = block_mask.classes()
     height, width = block_mask.block_size
     visits = (classes > 0).cpu()
@@ -346,11 +346,10 @@ def _masked_walks(sizes: AttentionTraffic, block_mask: Any) -> Iterator[Walk]:
     # A list that is the same for all batch elements or heads serves each of them.
     shared = (sizes.batch // visits.shape[0]) * (sizes.query_heads // visits.shape[1])
     for row in range(visits.shape[2]):
+        tiles = -(-min(height, sizes.queries - row * height) // sizes.tile[0])
         for batch in range(visits.shape[0]):
             for head in range(visits.shape[1]):
-                yield Walk(
-                    shared * (height // sizes.tile[0]), int(keys[batch, head, row]), int(blocks[batch, head, row])
-                )
+                yield Walk(shared * tiles, int(keys[batch, head, row]), int(blocks[batch, head, row]))
 
 
 def attention_traffic(

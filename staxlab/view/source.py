@@ -13,10 +13,9 @@ import textwrap
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import PurePath
 from typing import Any
 
-from ..provenance import Line
+from ..provenance import Line, file_text
 from .listing import listing
 from .markup import Html, element, join
 from .provenance import origins_text
@@ -72,13 +71,6 @@ def _enclosing(text: str, line: int) -> tuple[int, int, str]:
             if inside and (not best[2] or start > best[0]):
                 best = (start, node.end_lineno or start, node.name)
     return best
-
-
-def file_text(file: str) -> str:
-    """A file's name as a reader knows it: without its folders, and a notebook's cell as just that."""
-    if "ipykernel" in file or file.startswith("<ipython-input"):
-        return "a notebook cell"
-    return PurePath(file).name or file
 
 
 def location_text(location: Any) -> str:

@@ -258,3 +258,22 @@ def test_what_cannot_be_is_refused():
     made = setup(BY_NAME["causal"])
     with pytest.raises(CodegenError, match="given no block mask and 0 captured tensors"):
         build_forward(made.problem, SMALL)(*made.inputs)
+
+
+def test_a_tile_beyond_the_last_query_visits_nothing():
+    """37 queries in two rows of blocks of 32: four tiles of 16, the last of which has no query."""
+    made = setup(BY_NAME["causal"], block=32)
+    run = build_forward(made.problem, SMALL)
+    assert "tl.where(row * BLOCK_M < 37, full_steps, 0)" in run.source
+    made.check(run, **CLOSE)
+    whole = setup(BY_NAME["causal"].at(queries=64, keys=64), block=32)
+    assert "row * BLOCK_M <" not in build_forward(whole.problem, SMALL).source
+
+
+def test_comments_name_the_cell_of_a_notebook():
+    """Not its file, which has another name in every session."""
+    made = setup(BY_NAME["causal"])
+    cell = replace(made.problem.mask.source, file="/tmp/ipykernel_1/3584089161.py", line=3)
+    problem = replace(made.problem, mask=replace(made.problem.mask, source=cell))
+    text = build_forward(problem, SMALL).source
+    assert "a notebook cell:3" in text and "3584089161" not in text

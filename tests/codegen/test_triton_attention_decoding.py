@@ -7,8 +7,11 @@ from dataclasses import replace
 import pytest
 import torch
 
+import staxlab
+from staxlab.attention.block_mask import create_block_mask
+from staxlab.attention.problem import BlockGeometry
 from staxlab.options import GPU_SPECS
-from tests.attention.variants import BY_NAME, VARIANTS, Sizes, Variant, alibi, strided_heads
+from tests.attention.variants import BY_NAME, VARIANTS, Sizes, Variant, alibi, lower_right_causal, strided_heads
 
 pytest.importorskip("triton")
 
@@ -81,6 +84,26 @@ def test_heads_whose_blocks_differ_do_not():
     run = build_decoding(made.problem, configuration(splits=2))
     assert run.kernels[0].launch["grid"] == (1 * 4 * 2, 1, 1)
     made.check(run, **CLOSE)
+
+
+def test_heads_whose_blocks_are_alike_do_though_they_are_listed_for_each():
+    """A mask made with H, whose function does not read h. Lists of the second group stand behind those of the first."""
+    variant = Variant("alike", score=alibi, mask=lower_right_causal, sizes=Sizes(2, 6, 2, 3, 70, 16, 16))
+    made = setup(variant)
+    block_mask = create_block_mask(made.made.mask_mod, 2, 6, 3, 70, BLOCK_SIZE=32)
+    assert block_mask.shape[:2] == (2, 6)
+    made = made._replace(
+        problem=replace(made.problem, blocks=BlockGeometry(32, 32, True, True, heads_alike=True)), block_mask=block_mask
+    )
+    run = build_decoding(made.problem, configuration(splits=2))
+    assert run.kernels[0].launch["grid"] == (2 * 2 * 2, 1, 1) and "key_head * 3" in run.source
+    made.check(run, **CLOSE)
+    query, key, value = made.inputs
+    options = {"BACKEND": "decode", "INTERPRET": True}
+    arguments = (query, key, value, made.made.score_mod, block_mask, None, True, True)
+    explained = staxlab.explain(staxlab.omni_attention, *arguments, options)
+    assert "h = (key_head * 3 + rows // 3)[:, None]" in explained.kernels[0].source
+    made.check(lambda *_: staxlab.omni_attention(*arguments, options), **CLOSE)
 
 
 def test_strides_and_sizes_of_any_kind():

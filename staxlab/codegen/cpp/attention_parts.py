@@ -10,7 +10,6 @@ the division of labour that every kernel of this generator has (:mod:`.values`).
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -22,7 +21,7 @@ from ...attention.problem import AttentionProblem
 from ...errors import CodegenError, OptionError
 from ...loops.expressions import Symbol
 from ...options import Decision
-from ...provenance import CodeWriter
+from ...provenance import CodeWriter, file_text
 from .attention_tiles import matrix_unit
 from .types import ELEMENT, stored_name
 from .unit import INSTRUCTION_SETS
@@ -262,7 +261,7 @@ class Parts:
     def passage(self, modification: Any, what: str) -> Iterator[None]:
         """Lines of a modification, between two comments that name it and where the user wrote it."""
         source = modification.source
-        where = f" ({os.path.basename(source.file)}:{source.line})" if source is not None else ""
+        where = f" ({file_text(source.file)}:{source.line})" if source is not None else ""
         first, origins = len(self.writer.lines()), modification.body.origins
         self.writer.emit(f"// {what} {comment_text(modification.name + where)}", origins)
         yield

@@ -150,7 +150,8 @@ def why_not_decoding(problem: AttentionProblem) -> str:
 
 def is_packed(problem: AttentionProblem) -> bool:
     """Whether decoding takes the queries of all heads that share keys together: not where their blocks differ."""
-    return problem.blocks is None or not problem.blocks.head_varies
+    blocks = problem.blocks
+    return blocks is None or not blocks.head_varies or blocks.heads_alike
 
 
 def decoding_configuration(problem: AttentionProblem, splits: int = 0) -> AttentionConfiguration:

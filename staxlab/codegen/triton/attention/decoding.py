@@ -93,7 +93,11 @@ def decoding_kernels(
         raise CodegenError(f"{problem} is not for the decoding template: {reason}", remedy="use the general template")
     problem = walked(problem)
     packed = is_packed(problem)
-    writer = DecodingWriter(problem, f"triton_attention_decode{suffix}", configuration=chosen, packed=packed)
+    first = f"key_head * {problem.group}" if problem.group > 1 else "key_head"  # of the heads that share a tile
+    writer = DecodingWriter(
+        problem, f"triton_attention_decode{suffix}", configuration=chosen, packed=packed,
+        list_head=first if packed else "h",
+    )  # fmt: skip
     writer.inputs()
     rows = problem.batch * problem.query_heads * problem.queries
     parts = {

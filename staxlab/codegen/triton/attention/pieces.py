@@ -21,7 +21,7 @@ from ....attention.problem import AttentionProblem
 from ....errors import CodegenError
 from ....loops.expressions import Symbol
 from ....options import Decision
-from ....provenance import NO_ORIGINS, CodeWriter, Line, Origins
+from ....provenance import NO_ORIGINS, CodeWriter, Line, Origins, file_text
 from ...kernel import Kernel, KernelArgument
 from ..handler import BlockValue, Emission
 from ..operations import HELPERS, helper_closure
@@ -261,10 +261,10 @@ class KernelWriter:
 
 
 def location_of(modification: Any) -> str:
-    """Where a modification is written: "masks.py:12"."""
+    """Where a modification is written: "masks.py:12", or the line of a notebook's cell."""
     source = modification.source
     file, line = getattr(source, "file", None), getattr(source, "line", None)
-    return f"{file.rsplit('/', 1)[-1]}:{line}" if file else str(source)
+    return f"{file_text(file)}:{line}" if file else str(source)
 
 
 def without_unused(lines: tuple[Line, ...]) -> tuple[Line, ...]:
@@ -352,9 +352,9 @@ def precision_of(problem: AttentionProblem) -> str:
     return ', input_precision="ieee"' if problem.dtype == torch.float32 else ""
 
 
-def list_row(problem: AttentionProblem, blocks: int, row: str) -> str:
-    """Which row of a block mask's lists belongs to batch ``b``, head ``h`` and the block number ``row`` of ``blocks``:
-    lists do not vary along a batch or head that the mask does not name."""
+def list_row(problem: AttentionProblem, blocks: int, row: str, head: str = "h") -> str:
+    """Which row of a block mask's lists belongs to batch ``b``, head ``head`` and the block number ``row`` of
+    ``blocks``: lists do not vary along a batch or head that the mask does not name."""
     geometry = problem.blocks
     assert geometry is not None
     parts = []
@@ -362,5 +362,5 @@ def list_row(problem: AttentionProblem, blocks: int, row: str) -> str:
     if geometry.batch_varies:
         parts.append(f"b * {heads * blocks}" if heads * blocks > 1 else "b")
     if geometry.head_varies:
-        parts.append(f"h * {blocks}" if blocks > 1 else "h")
+        parts.append(f"{head} * {blocks}" if blocks > 1 else head)
     return " + ".join([*parts, row])

@@ -35,12 +35,14 @@ LISTS = ("kv_num_blocks", "kv_indices", "full_kv_num_blocks", "full_kv_indices")
 @dataclass
 class ForwardWriter(KernelWriter):
     """What the general and the decoding template have in common. ``packed``: the rows of a tile are queries of several
-    heads, and ``h`` is a vector; ``listed_row`` is the number of the row of blocks in the kernel."""
+    heads, and ``h`` is a vector; ``row_block`` is the number of the row of blocks in the kernel, ``list_head`` the head
+    whose lists are read."""
 
     configuration: AttentionConfiguration = AttentionConfiguration(128, 64, 4, 2)
     decoding: bool = False
     packed: bool = False
     row_block: str = "row"
+    list_head: str = "h"
 
     def __post_init__(self) -> None:
         self.query, self.key, self.value = operands(self.problem)
@@ -226,6 +228,9 @@ class ForwardWriter(KernelWriter):
         apart = self.ragged_keys and problem.mask is not None  # a full block that hangs over is visited with the others
         count = {"full": COUNT_FULL, "partial": COUNT_PARTIAL}[kind] if apart else COUNT
         share, coming, first, last = CodeWriter(), CodeWriter(), "0", f"{kind}_steps"
+        if not self.decoding and (self.row_tiles - 1) * self.configuration.block_m >= problem.queries:
+            some = f"tl.where(row * BLOCK_M < {problem.queries}, {kind}_steps, 0)"
+            share.emit(f"{kind}_steps = {some}  # none beyond the last query")
         if self.decoding:
             first, last = f"{kind}_first", f"{kind}_last"
             share.emit(f"{first} = {kind}_steps * split // SPLITS  # those of this share")
@@ -254,7 +259,7 @@ class ForwardWriter(KernelWriter):
         writer, problem = CodeWriter(), self.problem
         if problem.blocks is not None:
             rows, _ = problem.blocks.counts(problem.queries, problem.keys)
-            row = list_row(problem, rows, self.row_block)
+            row = list_row(problem, rows, self.row_block, self.list_head)
             if self.lists_are_wide:
                 row = f"({row}).to(tl.int64)"
             writer.emit(f"list_row = {row}  # of the lists of blocks")
