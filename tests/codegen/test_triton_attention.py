@@ -215,6 +215,40 @@ def test_a_distance_is_converted_by_rows_and_columns():
     assert "(m - n)" in text, "2**25 is too large for that"
 
 
+#: Comparisons in which what moves along the loop stands beside what does not, and what becomes of them.
+MIXED = {
+    "q - kv <= 5": (lambda b, h, q, kv: q - kv <= 5, "n >= "),
+    "2 q - kv > 7": (lambda b, h, q, kv: 2 * q - kv > 7, "n < "),
+    "kv - q == h": (lambda b, h, q, kv: kv - q == h, "n == "),
+    "q + 3 kv != b + 30": (lambda b, h, q, kv: q + 3 * kv != b + 30, " != "),
+    "q - kv < q - 9": (lambda b, h, q, kv: q - kv < q - 9, "n > "),
+}
+
+
+@pytest.mark.parametrize("name", MIXED)
+def test_what_moves_along_the_loop_is_compared_with_the_rest(name):
+    """No element is subtracted first: the right side is computed in front of the loop."""
+    mask, comparison = MIXED[name]
+    made = setup(Variant(name, mask=lambda *_: mask, sizes=Sizes(2, 2, 2, 21, 37, 16, 16)), block=16)
+    run = build_forward(made.problem, SMALL)
+    partial = run.source.split("for step in")[2]
+    assert comparison in partial and "m" not in partial.split(comparison)[1].split("#")[0].replace("tmp", "")
+    made.check(run, **CLOSE)
+
+
+@pytest.mark.parametrize("factor", [2**28, 2**30, 2**40])
+def test_a_comparison_that_does_not_fit_into_32_bits_stays_and_is_computed_in_64(factor):
+    """3 * 2**30 - n is negative in 32."""
+
+    def far(b, h, q, kv):
+        return q.long() * factor - kv <= 5
+
+    made = setup(Variant("far", mask=lambda *_: far, sizes=Sizes(1, 1, 1, 4, 20, 16, 16)), block=16)
+    run = build_forward(made.problem, SMALL)
+    assert ("m.to(tl.int64)" in run.source) == (factor > 2**28)
+    made.check(run, **CLOSE)
+
+
 def test_subscripts_beyond_32_bits_are_computed_in_64():
     """A bias for each of 2**32 scores, of which only the metadata is made."""
     sizes = Sizes(16, 64, 64, 2048, 2048, 16, 16)

@@ -4,7 +4,8 @@ It is the Triton handler of every other kernel with three differences. A load of
 which is in registers already. What does not vary along the dimension that the loop walks along goes in front of the
 loop. And positions stay symbolic for as long as they are added, subtracted or scaled: ``(q_idx - kv_idx).to(float32)``
 asked of a tile one conversion per element, as slow as the exponential; as ``float(q_idx) - float(kv_idx)`` it takes one
-per row and one per column, and where all numbers are below 2**24 both are exact, so they are the same number.
+per row and one per column, and where all numbers are below 2**24 both are exact, so they are the same number. Likewise
+``q_idx - kv_idx <= 1024`` subtracts for each element, and ``kv_idx >= q_idx - 1024`` for each row, once.
 """
 
 from __future__ import annotations
@@ -28,6 +29,10 @@ RELAXED = {
     "tanh": "1.0 - 2.0 / (tl.exp2({a} * 2.8853900817779268) + 1.0)",
     "sigmoid": "1.0 / (1.0 + tl.exp2({a} * -1.4426950408889634))",
 }
+
+
+#: Comparisons, and what holds of the negated operands.
+COMPARISONS = {"lt": "gt", "gt": "lt", "le": "ge", "ge": "le", "eq": "eq", "ne": "ne"}
 
 
 class Position:
@@ -74,7 +79,7 @@ class ScoreOps(TritonOps):
         if dtype == torch.int32 and len(index.terms) == 1 and index.terms[0] == ((next(iter(index.symbols)),), 1):
             return space.text(index)  # an index as it stands
         if (index, dtype) not in self.known:
-            text = f"({space.text(index)}).to({triton_dtype(dtype)})"
+            text = f"({space.text(self._widened(index))}).to({triton_dtype(dtype)})"
             self.known[index, dtype] = self.emit(text, dtype, space.dims_of(index)).name
         return self.known[index, dtype]
 
@@ -109,6 +114,11 @@ class ScoreOps(TritonOps):
                 found = self._position(combined, operands[0].dtype)
                 if found is not None:
                     return found
+        if operation in COMPARISONS and any(isinstance(o, Position) for o in operands):
+            indices = [self._index_of(o) for o in operands]
+            found = None if None in indices else self._compared(operation, *indices)
+            if found is not None:
+                return found
         if self.relaxed and operands[0].dtype == torch.float32:
             if operation == "truediv":
                 return self._quotient(*operands)
@@ -116,6 +126,27 @@ class ScoreOps(TritonOps):
                 text = RELAXED[operation].format(a=operands[0])
                 return self.emit(text, torch.float32, operands[0].dims, operation)
         return super().apply(operation, *operands)
+
+    def _compared(self, operation: str, left: Expr, right: Expr) -> BlockValue | None:
+        """A comparison of sums of positions with what moves along the loop on one side and all else on the other; None
+        where that is so already, or a side does not fit into 32 bits. Both are exact, so the result is the same."""
+        space = self.emission.space
+        if not any(self.moving in dims and len(dims) > 1 for dims in map(space.dims_of, (left, right))):
+            return None
+        moving, rest = Expr.of(0), Expr.of(0)
+        for monomial, coefficient in (left - right).terms:
+            term = Expr(((monomial, coefficient),))
+            if self.moving in space.dims_of(term):
+                moving = moving + term
+            else:
+                rest = rest - term
+        if not moving.symbols or max(map(largest_magnitude, (moving, rest))) > INT32_MAX:
+            return None
+        if moving.terms[0][1] < 0:
+            moving, rest, operation = -moving, -rest, COMPARISONS[operation]
+        number = not rest.symbols
+        other = self.constant(int(rest.bounds().lower), torch.int32) if number else Position(self, rest, torch.int32)
+        return super().apply(operation, Position(self, moving, torch.int32), other)
 
     def _quotient(self, value: Any, divisor: Any) -> BlockValue:
         """A division; by a number, a multiplication by its inverse, which rounds once more."""
@@ -170,12 +201,16 @@ class ScoreOps(TritonOps):
 
     def address(self, pointer: str, flattened: Expr, needed: frozenset[str]) -> tuple[str, frozenset[str]]:
         """As the base has it; a subscript that may be beyond 32 bits is computed in 64."""
-        if largest_magnitude(flattened) > INT32_MAX:
-            space = self.emission.space
-            wide: dict[Symbol, Expr] = {}
-            for symbol in flattened.symbols:
-                twin = Symbol(f"{symbol.name}.to(tl.int64)", symbol.lower, symbol.upper)
-                space.symbol_dims[twin] = space.symbol_dims[symbol]
-                wide[symbol] = Expr.of(twin)
-            flattened = flattened.substitute(wide)
-        return super().address(pointer, flattened, needed)
+        return super().address(pointer, self._widened(flattened), needed)
+
+    def _widened(self, index: Expr) -> Expr:
+        """The expression, of 64-bit variables where it may be beyond 32 bits."""
+        if largest_magnitude(index) <= INT32_MAX:
+            return index
+        space = self.emission.space
+        wide: dict[Symbol, Expr] = {}
+        for symbol in index.symbols:
+            twin = Symbol(f"{symbol.name}.to(tl.int64)", symbol.lower, symbol.upper)
+            space.symbol_dims[twin] = space.symbol_dims[symbol]
+            wide[symbol] = Expr.of(twin)
+        return index.substitute(wide)
