@@ -27,8 +27,9 @@ from ..loops.expressions import Expr, Symbol
 from ..loops.formatting import body_lines
 from ..loops.ops import OPERATIONS, Ops
 from ..loops.semantics import Evaluator
+from .clamping import ClampingRecorder
 from .derivatives import CONSTANT_PIECES, DERIVATIVES, NOT_DIFFERENTIABLE, Algebra
-from .tracing import SCORE, SUBSCRIPTS, ClampingRecorder
+from .tracing import SCORE, SUBSCRIPTS
 
 UPSTREAM = "upstream"
 

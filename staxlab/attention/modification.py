@@ -86,9 +86,10 @@ class Modification:
     ``name`` and ``source`` say which function of the user's it is, ``graph`` is the captured graph, ``body`` the loop
     body over the ``symbols`` b, h, q, kv, whose loads are of ``"score"`` (the score at hand, no memory) and of the
     ``captured`` tensors. ``dtype`` is that of the score: float32, or float64 for float64 inputs. ``undifferentiable``
-    names operators, with the user's lines, for whose sake there is no :attr:`adjoint`.
+    names operators, with the user's lines, for whose sake there is no :attr:`adjoint`; ``beyond`` reads of captured
+    tensors that leave them for some score, whatever the data are.
 
-    No statement of the body fails, whatever is in memory: see :class:`.tracing.ClampingRecorder`. Subscripts that were
+    No statement of the body fails, whatever is in memory: see :class:`.clamping.ClampingRecorder`. Subscripts that were
     *proved* to be in range rely on the symbols' ranges: ``b``, ``h``, ``q`` and ``kv`` have to be inside the sizes in
     every lane that loads, so a kernel clamps the last two (``q = minimum(q, queries - 1)``) or masks its loads.
     """
@@ -101,6 +102,7 @@ class Modification:
     captured: tuple[Captured, ...]
     dtype: torch.dtype
     undifferentiable: tuple[tuple[str, SourceLocation | None], ...] = ()
+    beyond: tuple[tuple[str, SourceLocation | None], ...] = ()
 
     @property
     def symbols(self) -> tuple[Symbol, ...]:
@@ -297,8 +299,9 @@ def modification(
             _TRACED[key] = traced
     captured = tuple(_captured(number, buffer, environment) for number, buffer in enumerate(traced.captured))
     return Modification(
-        kind, traced.name, traced.location, traced.graph, traced.body, captured, dtype, traced.undifferentiable
-    )
+        kind, traced.name, traced.location, traced.graph, traced.body, captured, dtype, traced.undifferentiable,
+        traced.beyond,
+    )  # fmt: skip
 
 
 def _code_of(function: Any) -> tuple:

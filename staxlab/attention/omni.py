@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from ..errors import OptionError
+from ..errors import OptionError, SubscriptError
 from ..loops.layout import is_injective
 from ..specialize.ambient import unrecorded
 from .backends import check_options
@@ -62,7 +62,9 @@ def omni_attention(
     value, captured tensors and the logarithm; StaxError beyond that.
 
     O(B Hq N M (D + Dv)) operations less what the block mask leaves out, and O(N + M) memory. Raises OptionError for
-    arguments that do not fit, CaptureError for a function that is none of one score.
+    arguments that do not fit, CaptureError for a function that is none of one score, and, without a block mask,
+    SubscriptError where ``score_mod`` reads beyond a captured tensor at a subscript that is no data. Other reads out of
+    range are of the nearest element.
     """
     tensors = {"query": query, "key": key, "value": value}
     for name, tensor in tensors.items():
@@ -77,6 +79,13 @@ def omni_attention(
     for kind, function in (("score", score_mod), ("mask", mask_mod)):
         modifications.append(None if function is None else _traced(function, kind, query, key))
     score, mask = modifications
+    if score is not None and mask is None and score.beyond:  # a mask may hide the scores that would read there
+        what, where = score.beyond[0]
+        raise SubscriptError(
+            f"score_mod {score.name!r} reads beyond a tensor: {what}",
+            where=where,
+            remedy="make the tensor longer, or limit the subscript: table[q_idx.clamp(max=len(table) - 1)]",
+        )
     found = Specification(score, mask, _checked_scale(scale), geometry, options)
     captured = [_on_device(part, query.device) for part in found.captured]
     output, lse = attention(query, key, value, blocks, captured, register(found))

@@ -30,7 +30,7 @@ from ..capture.graph import Graph, Node, TensorMeta, map_nodes
 from ..capture.record import Capture, Constant, Flat
 from ..capture.tracer import trace
 from ..errors import CaptureError, StaxError
-from ..loops.body import Block, LoopBody, Statement, _Recorder
+from ..loops.body import Block, LoopBody, Statement
 from ..loops.expressions import Expr, Symbol
 from ..loops.ir import Layout
 from ..loops.layout import broadcast, is_injective
@@ -46,6 +46,7 @@ from ..operators.structure import flatten
 from ..options import Options, host_device_spec
 from ..provenance import SourceLocation
 from ..transform import transform
+from .clamping import ClampingRecorder
 from .own_rules import NO_DERIVATIVE, own_rule
 
 #: The subscripts of a score, outermost first, and the pseudo buffer whose element is the score at hand.
@@ -82,7 +83,8 @@ class CapturedBuffer:
 @dataclass(frozen=True)
 class Traced:
     """What tracing yields: the captured graph, the loop body over ``b, h, q, kv``, and the tensors it reads.
-    ``undifferentiable`` are operators, with the user's lines, that keep the body from being differentiated."""
+    ``undifferentiable`` are operators, with the user's lines, that keep the body from being differentiated, and
+    ``beyond`` reads of which some score's is certain to be out of range."""
 
     name: str
     location: SourceLocation | None
@@ -90,6 +92,7 @@ class Traced:
     body: LoopBody
     captured: tuple[CapturedBuffer, ...]
     undifferentiable: tuple[tuple[str, SourceLocation | None], ...] = ()
+    beyond: tuple[tuple[str, SourceLocation | None], ...] = ()
 
 
 def trace_modification(
@@ -134,8 +137,9 @@ def trace_modification(
     value = lowering.value(flatten(operators.graph.output.args[0]))
     body, captured = lowering.body(value, dtype)
     return Traced(
-        _name(function), _location_of(function), capture.graph, body, captured, tuple(lowering.undifferentiable)
-    )
+        _name(function), _location_of(function), capture.graph, body, captured, tuple(lowering.undifferentiable),
+        tuple(lowering.beyond),
+    )  # fmt: skip
 
 
 def _sample(kind: str, dtype: torch.dtype, device: torch.device) -> tuple[torch.Tensor, ...]:
@@ -247,6 +251,8 @@ class ModificationLowering(GraphLowering):
         self.read: dict[str, CapturedBuffer] = {}
         self.places: dict[Node, int] = {}
         self.undifferentiable: list[tuple[str, SourceLocation | None]] = []
+        self.beyond: list[tuple[str, SourceLocation | None]] = []
+        self.sizes = None if sizes is None else tuple(sizes)
 
     # -- the walk ----------------------------------------------------------------------------------------------------
 
@@ -414,6 +420,17 @@ class ModificationLowering(GraphLowering):
         remedy = "use elementwise operations; compute the rest outside and let the function capture the result"
         return self._refuse(node, f"uses {short}, which has no place inside a kernel{why}", remedy)
 
+    def _check_result(self, value: TensorValue) -> None:
+        """Refuse a captured tensor as the result if it has not the size of the scores: nothing clamps its reads."""
+        (output,) = flatten(self.operators.graph.output.args[0])
+        extents = zip(reversed(value.shape), reversed(self.sizes or (1, 1, 1, 1)), strict=False)
+        if isinstance(output, Node) and output not in self.varying and any(have not in (1, n) for have, n in extents):
+            self._wrong_result(f"a tensor of shape {list(value.shape)}")
+
+    def _line_of(self, origins: Any) -> SourceLocation | None:
+        found = [node for node in self.operators.graph if node.location is not None and origins & node.origins]
+        return found[-1].location if found else None
+
     # -- writing it down ---------------------------------------------------------------------------------------------
 
     def body(self, value: Any, dtype: torch.dtype) -> tuple[LoopBody, tuple[CapturedBuffer, ...]]:
@@ -425,11 +442,14 @@ class ModificationLowering(GraphLowering):
             found = value.dtype
             if (found != torch.bool) if self.kind == "mask" else not found.is_floating_point:
                 self._wrong_result(f"{str(found).removeprefix('torch.')}")
+            self._check_result(value)
             seen = value if value.shape == SAMPLE else value.seen(broadcast(value.shape, SAMPLE))
             result = convert(recorder, seen.load(recorder, where), wanted)
         else:
             result = recorder.constant(value, wanted)
         body = LoopBody(self.symbols, (), tuple(recorder.scopes[0]), result.id)
+        if self.sizes is not None and 0 not in self.sizes:
+            self.beyond = [(what, self._line_of(origins)) for what, origins in recorder.beyond]
         loaded = {access.buffer for access in body.reads()}
         used = [buffer for name, buffer in self.read.items() if name in loaded]
         names = {buffer.node: captured_name(number) for number, buffer in enumerate(used)}
@@ -458,37 +478,10 @@ def renamed(body: LoopBody, names: dict[str, str]) -> LoopBody:
     return replace(body, statements=change(body.statements))
 
 
-class ClampingRecorder(_Recorder):
-    """Records subscripts read at run time so that they stay inside the array whatever the data say.
-
-    A kernel works on tiles, some of whose lanes belong to no score or to one that a mask hides, and there a subscript
-    may be anything. So where no proof shows that a subscript is in range, negative ones are turned round and the rest
-    is brought into range, instead of checked: a visible score that reads out of range is an error in the reference
-    (:mod:`.reference`), and reads the nearest element in a kernel, never memory that is not the tensor's.
-    """
-
-    def tagged(self, origins: Any) -> ClampingRecorder:
-        twin = object.__new__(type(self))
-        twin.__dict__ = dict(self.__dict__)
-        twin.origins = origins
-        return twin
-
-    def indirect(self, value: Any, size: Expr, *, check: bool | None = True) -> Expr:
-        extent = int(Expr.of(size))
-        key = ("subscript", value.id, extent)
-        if check is not None:
-            zero, count, last = (self.constant(n, torch.int64) for n in (0, extent, extent - 1))
-            value = self.where(self.lt(value, zero), self.add(value, count), value)
-            value = self.minimum(self.maximum(value, zero), last)
-        # Reads at equal subscripts are one read, which the recorder can only see if their symbols are one.
-        return self.once(key, lambda _: _Recorder.indirect(self, value, size, check=None))
-
-
 __all__ = [
     "SCORE",
     "SUBSCRIPTS",
     "CapturedBuffer",
-    "ClampingRecorder",
     "Traced",
     "captured_name",
     "renamed",

@@ -10,7 +10,8 @@ import torch
 import staxlab
 from staxlab import create_block_mask, omni_attention
 from staxlab.attention.masks import causal
-from staxlab.errors import CaptureError, OptionError
+from staxlab.attention.reference import reference_attention
+from staxlab.errors import CaptureError, OptionError, SubscriptError
 
 
 def tensors(heads: int = 4, key_heads: int = 4, queries: int = 6, keys: int = 6, size: int = 8, **kind) -> dict:
@@ -128,6 +129,52 @@ def test_what_a_modification_captured_is_somewhere_else():
     table = torch.zeros(4, device="meta")
     with pytest.raises(staxlab.StaxError, match="table"):
         omni_attention(**tensors(), score_mod=lambda score, b, h, q_idx, kv_idx: score + table[h])
+
+
+TABLE = torch.linspace(-1, 1, 11)  # for 6 queries and 6 keys
+
+
+@pytest.mark.parametrize(
+    ("function", "reach"),
+    [
+        (lambda s, b, h, q, k: s + TABLE[q - k + 5], None),
+        (lambda s, b, h, q, k: s + TABLE[q - k], None),  # negative ones count from the end
+        (lambda s, b, h, q, k: s + TABLE[q * 2], None),
+        (lambda s, b, h, q, k: s + TABLE[q // 4 * 4 + q % 4 + k], None),  # bounds of its parts would say 12
+        (lambda s, b, h, q, k: s + TABLE[(q * 3).clamp(max=10)], None),
+        (lambda s, b, h, q, k: s + TABLE[q - k + 6], "from 1 to 11, in a dimension of 11"),
+        (lambda s, b, h, q, k: s + TABLE[k - 3 * q], "from -15 to 5, in a dimension of 11"),
+        (lambda s, b, h, q, k: torch.where(k < 2, TABLE[:2][k], s), "from 0 to 5, in a dimension of 2"),
+    ],
+)
+def test_a_read_beyond_a_tensor(function, reach):
+    """As the specification has it, which runs the function on all subscripts; behind a mask it may be right."""
+    given = tensors()
+    for call in (omni_attention, staxlab.compile(omni_attention)):
+        if reach is None:
+            found = call(**given, score_mod=function)
+            assert torch.allclose(found, reference_attention(*given.values(), function)[0].float(), atol=1e-6)
+            continue
+        with pytest.raises(IndexError):
+            reference_attention(*given.values(), function)
+        with pytest.raises(SubscriptError, match=reach) as caught:
+            call(**given, score_mod=function)
+        assert caught.value.where.file == __file__ and "TABLE" in caught.value.where.text
+        call(**given, score_mod=function, block_mask=mask_of())
+        empty = tensors(queries=0)
+        assert call(**empty, score_mod=function).shape == empty["query"].shape
+
+
+def test_a_captured_tensor_is_no_matrix_of_scores_of_another_size():
+    """Nothing clamps where it would be read."""
+    given = tensors()
+    given["value"].copy_(torch.arange(6.0)[:, None])
+    bias = torch.randn(4, 6, 6)
+    found = omni_attention(**given, score_mod=lambda s, b, h, q, k: bias)
+    assert torch.allclose(found[..., 0], (bias.softmax(-1) * torch.arange(6.0)).sum(-1).expand(2, -1, -1), atol=1e-5)
+    for small in (bias[..., :5], bias[:, :3], torch.zeros(7)):
+        with pytest.raises(CaptureError, match="returns a tensor of shape"):
+            omni_attention(**given, score_mod=lambda s, b, h, q, k, small=small: small)
 
 
 def test_an_exception_of_the_function_itself_passes_through():
