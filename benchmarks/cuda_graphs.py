@@ -155,7 +155,8 @@ def report_of(sides: dict[str, Any]) -> str | None:
     """How staxlab's recordings fared: whether calls were replays is part of the result."""
     if "staxlab_graphs" not in sides:
         return None
-    return str(sides["staxlab_graphs"][1].versions[0].compilation.graphs)
+    graphs = sides["staxlab_graphs"][1].versions[0].compilation.graphs
+    return str(graphs).replace(f"{Path.cwd()}/", "")  # files of the project, wherever it lies
 
 
 def kernels_of(side: Any) -> int | None:
@@ -192,7 +193,7 @@ def smoke(options: argparse.Namespace) -> dict[str, Any]:
         for _ in range(4):
             x.normal_()
             torch.testing.assert_close(region([x])[0], fn(x))
-        found[name] = {"kernels": len(compilation.kernels), "replays": region.replays, "report": str(region.report()).replace(f"{Path.cwd()}/", "")}
+        found[name] = {"kernels": len(compilation.kernels), "replays": region.replays, "report": str(region.report())}
         print(f"{name}: {len(compilation.kernels)} kernels, {region.report().summary()}")
     return {**header(FORMAT, "cpu"), "device_present": False, "smoke": found, "costs": None}
 

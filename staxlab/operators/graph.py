@@ -85,7 +85,8 @@ class OperatorGraph:
         """The one device a region's kernels run on: the first GPU that one of its values is on, else where its first
         value is. What is on another device is computed by PyTorch's operators."""
         placed = [leaf.device for node in self.graph for leaf in flatten(node.val) if isinstance(leaf, TensorMeta)]
-        return next((device for device in placed if device.type == "cuda"), placed[0] if placed else torch.device("cpu"))
+        gpus = (device for device in placed if device.type == "cuda")
+        return next(gpus, placed[0] if placed else torch.device("cpu"))
 
     @property
     def graph(self) -> Graph:

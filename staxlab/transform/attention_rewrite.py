@@ -213,7 +213,7 @@ def _replace(
         effects.add(node)
     choice = LIBRARY if isinstance(plan, LibraryPlan) else GENERAL
     source = f"{__file__}:{_replace.__code__.co_firstlineno}"
-    return Applied(f"attention by {choice}", LAW[choice], before, describe(build.created), origins, source)
+    return Applied("recognise attention", LAW[choice], before, describe(build.created), origins, source)
 
 
 def _erase(graph: Graph, created: list[Node]) -> None:

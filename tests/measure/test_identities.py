@@ -240,7 +240,7 @@ def test_every_other_rewrite_is_registered_and_granted(name):
 def test_the_search_for_rewrites_finds_them():
     assert set(RULES) == {rule.name for rule in IDENTITIES} and len(RULES) == 8
     assert {"constant to the right", "spell as operator", "out of place", "fold", "merge", "remove", "mark region",
-            "assume aliasing", "expand {...}"} == set(STEPS)  # fmt: skip
+            "assume aliasing", "recognise attention", "expand {...}"} == set(STEPS)  # fmt: skip
 
 
 @pytest.mark.parametrize("name", sorted(_OPERATOR_FORMS - {"matmul"}))

@@ -12,7 +12,7 @@ from staxlab.capture.tracer import trace
 from staxlab.options import Options
 from staxlab.transform import TransformLog, transform
 from staxlab.transform.attention_expressions import function_of
-from staxlab.transform.attention_rewrite import GeneralCall
+from staxlab.transform.attention_rewrite import LAW, GeneralCall
 
 PASS = "ReplaceAttention"
 
@@ -47,8 +47,8 @@ def rewritten(function: Callable, arguments: list, mode: str = "require", genera
 
 def replaced_by(log: TransformLog) -> list[str]:
     """What each attention of a graph was replaced by."""
-    return [applied.rule.removeprefix("attention by ") for run in log.changes if run.name == PASS
-            for applied in run.applied]  # fmt: skip
+    choices = {law: choice for choice, law in LAW.items()}
+    return [choices[applied.law] for run in log.changes if run.name == PASS for applied in run.applied]
 
 
 def with_gradients(arguments: list, but: str = "") -> list:

@@ -407,7 +407,7 @@ def test_grouped_queries_read_the_keys_that_they_share():
 
 def test_the_log_shows_both_sides():
     log = rewritten(plain, inputs("q k v"))
-    assert "attention by scaled_dot_product_attention" in str(log) and "+ %scaled_dot_product_attention" in str(log)
+    assert "recognise attention" in str(log) and "+ %scaled_dot_product_attention" in str(log)
     (applied,) = [a for r in log.changes if r.name == "ReplaceAttention" for a in r.applied]
     assert len(applied.before) == 4 and applied.origins >= {n.id for n in log.initial.graph.calls} - {3}
     page = read(view.html(log))
