@@ -35,7 +35,8 @@ ORDER: tuple[tuple[str, ...], ...] = (
     ("staxlab.attention",),  # what generators of attention kernels read; what calls the generators is further up
     ("staxlab.codegen",),
     ("staxlab.runtime",),
-    ("staxlab.attention.backends", "staxlab.attention.operator", "staxlab.attention.omni", "staxlab.attention.recorded"),
+    ("staxlab.attention.backends", "staxlab.attention.operator", "staxlab.attention.omni",
+     "staxlab.attention.recorded"),
     ("staxlab.measure",),
     ("staxlab.compilation",),
     ("staxlab.fallbacks",),

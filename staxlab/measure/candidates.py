@@ -207,8 +207,8 @@ WITHOUT_IDENTITY: dict[str, str] = {
     "remove": "no value is replaced: it is not used",
     "mark region": "nothing but a note on the nodes",
     "assume aliasing": "nothing but a note on the nodes",
-    "recognise attention": "an identity of sums over a row, not of one element: exact over the real numbers; rounding has a "
-    "bound of its own (tests/transform/test_attention_compiled.py)",
+    "recognise attention": "an identity of sums over a row, not of one element: exact over the real numbers; rounding has "
+    "a bound of its own (tests/transform/test_attention_compiled.py)",
 }
 
 #: The one rule that is not exact and is applied all the same: only the sign of a zero can change (Section 4.2).
