@@ -177,10 +177,11 @@ class ScoreOps(TritonOps):
         if number is not None:  # joins the part that moves least
             least = min(parts, key=lambda dims: (self.moving in dims, len(dims)))
             parts[least] = parts[least] + number
-        made = [self._converted(part) for part in parts.values()]
-        total = made[0]
-        for other in made[1:]:
-            total = self.emit(f"{total} + {other}", torch.float32, total.dims | other.dims, "exact: below 2**24")
+        first, *others = sorted(parts.values(), key=lambda part: part.terms[0][1] < 0)
+        total = self._converted(first)
+        for part in others:  # subtracted, so that no position is negated
+            sign, other = ("-", self._converted(-part)) if part.terms[0][1] < 0 else ("+", self._converted(part))
+            total = self.emit(f"{total} {sign} {other}", torch.float32, total.dims | other.dims, "exact: below 2**24")
         return total
 
     def _converted(self, index: Expr) -> BlockValue:
