@@ -157,7 +157,7 @@ def check_options(given: Mapping[str, Any] | None) -> tuple[tuple[str, Any], ...
         )
     for key, value in given.items():
         if key == "BACKEND":
-            if value not in BACKENDS:
+            if not isinstance(value, str) or value not in BACKENDS:
                 raise OptionError(f"unknown BACKEND {value!r} in kernel_options{nearest(str(value), BACKENDS)}")
         elif key not in NUMBERS + FLAGS:
             raise OptionError(f"unknown kernel option {key!r}{nearest(str(key), ('BACKEND', *NUMBERS, *FLAGS))}")

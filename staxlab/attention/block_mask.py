@@ -124,9 +124,10 @@ class BlockMask:
                 remedy=f"give one class for each block: [Bm, Hm, {rows}, {columns}]",
             )
         lists: list[torch.Tensor] = []
-        for grid in (classes, classes.transpose(2, 3)):
-            for wanted in (PARTIAL, FULL):
-                lists += _lists(grid == wanted)
+        with torch.inference_mode(False):  # a mask made for a validation step may serve training, too
+            for grid in (classes, classes.transpose(2, 3)):
+                for wanted in (PARTIAL, FULL):
+                    lists += _lists(grid == wanted)
         given = zip(classes.shape[:2], (reads_batch, reads_head), strict=True)
         reads = [extent > 1 if said is None else said for extent, said in given]
         return BlockMask(mask_mod, seq_lengths, block_size, *reads, *lists)

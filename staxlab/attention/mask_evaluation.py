@@ -9,7 +9,9 @@ visible, and whether all are. That is all a block mask needs to know (Section 9.
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import inspect
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -228,8 +230,8 @@ def block_extremes(
             slice(part.batch.start, part.batch.stop), slice(part.heads.start, part.heads.stop),
             slice(first[0], first[0] + any_.shape[2]), slice(first[1], first[1] + any_.shape[3]),
         )  # fmt: skip
-        seen[at] |= any_
-        whole[at] &= all_
+        seen[at] = seen[at] | any_
+        whole[at] = whole[at] & all_
     return seen, whole
 
 
@@ -288,9 +290,18 @@ def _multiple(block: int, size: int, most: int) -> int:
 
 
 def require_callable(mask_mod: Any, what: str = "mask_mod") -> None:
-    """OptionError for what cannot be called."""
+    """OptionError for what cannot be called, CaptureError for what does not take four arguments."""
     if not callable(mask_mod):
         raise OptionError(
             f"{what} is a {type(mask_mod).__name__}, not a function",
             remedy="give a function of (b, h, q_idx, kv_idx) that returns a tensor of bool",
         )
+    with contextlib.suppress(ValueError):  # a builtin without a signature: calling it will tell
+        try:
+            inspect.signature(mask_mod).bind(*range(4))
+        except TypeError as error:
+            raise CaptureError(
+                f"{what} {function_name(mask_mod)!r} does not take (b, h, q_idx, kv_idx): {error}",
+                where=function_location(mask_mod),
+                remedy=f"def {what}(b, h, q_idx, kv_idx): ...",
+            ) from None

@@ -104,6 +104,11 @@ _SHAPES = {
 def _check_tensor(name: str, tensor: Any) -> None:
     if not isinstance(tensor, torch.Tensor):
         raise OptionError(f"{name} must be a tensor {_SHAPES[name]}, not {type(tensor).__name__}")
+    if tensor.is_nested:
+        raise OptionError(
+            f"{name} is a nested tensor, whose rows have no one length",
+            remedy="pad it (torch.nested.to_padded_tensor), and hide what was added with a block mask",
+        )
     if tensor.dim() != 4:
         raise OptionError(
             f"{name} must have the four dimensions {_SHAPES[name]}, and has shape {list(tensor.shape)}",

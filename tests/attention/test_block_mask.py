@@ -9,6 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from staxlab import omni_attention
 from staxlab.attention import mask_evaluation
 from staxlab.attention.block_mask import EMPTY, FULL, PARTIAL, BlockMask, coarsened, create_block_mask
 from staxlab.attention.mask_evaluation import block_extremes, rectangles
@@ -383,3 +384,21 @@ def test_a_coarse_cell_is_of_a_class_only_if_all_its_blocks_are(rows, columns, m
         for j, one in enumerate(row):
             inside = set(classes[i * step : (i + 1) * step, j * step : (j + 1) * step].flatten().tolist())
             assert one == (inside.pop() if len(inside) == 1 else PARTIAL)
+
+
+def test_a_mask_made_in_inference_mode_serves_training_too():
+    """A training loop may well validate first, and keep the mask that it then made."""
+    with torch.inference_mode():
+        mask = create_block_mask(causal, None, None, 5, 5, BLOCK_SIZE=2)
+    assert not any(one.is_inference() for one in mask.lists().values())
+    x = torch.randn(1, 2, 5, 8, requires_grad=True)
+    found = omni_attention(x, x, x, block_mask=mask, kernel_options={"BACKEND": "reference"})
+    (gradient,) = torch.autograd.grad(found.sum(), x)
+    assert gradient.any()
+
+
+@pytest.mark.parametrize("function", [lambda b, h, q_idx: q_idx > 0, lambda b, h, q, k, least: q > least])
+def test_a_function_of_other_arguments_is_refused(function):
+    with pytest.raises(CaptureError, match=r"does not take \(b, h, q_idx, kv_idx\): (too many|missing)") as caught:
+        create_block_mask(function, None, None, 5, 5)
+    assert caught.value.where.file == __file__

@@ -58,6 +58,7 @@ REFUSED = {
     "options: no number": ({"kernel_options": {"BLOCK_M": 0}}, "BLOCK_M=0 must be a whole number"),
     "options: no flag": ({"kernel_options": {"INTERPRET": 1}}, "INTERPRET=1 must be True or False"),
     "backend: unknown": ({"kernel_options": {"BACKEND": "cppp"}}, "unknown BACKEND 'cppp'.*did you mean 'cpp'"),
+    "backend: a list": ({"kernel_options": {"BACKEND": ["cpp"]}}, "unknown BACKEND \\['cpp'\\] in kernel_options"),
     "backend: elsewhere": ({"kernel_options": {"BACKEND": "triton"}}, "BACKEND='triton', which is not available: the "),
 }  # fmt: skip
 
@@ -72,6 +73,12 @@ def test_what_does_not_fit_is_refused(name, compiled):
     with pytest.raises(OptionError, match=message) as caught:
         call(**(tensors() | changes))
     assert "\n" not in caught.value.what and len(caught.value.what) < 400
+
+
+def test_a_nested_tensor_is_refused():
+    nested = torch.nested.nested_tensor([torch.zeros(4, 6, 8)] * 2)
+    with pytest.raises(OptionError, match="value is a nested tensor"):
+        omni_attention(**(tensors() | {"value": nested}))
 
 
 def test_what_fits_is_not():
