@@ -207,7 +207,7 @@ WITHOUT_IDENTITY: dict[str, str] = {
     "remove": "no value is replaced: it is not used",
     "mark region": "nothing but a note on the nodes",
     "assume aliasing": "nothing but a note on the nodes",
-    "recognise attention": "an identity of sums over a row, not of one element: exact over the real numbers; rounding has "
+    "recognise attention": "an identity of sums over a row, not of one element: exact over real numbers; rounding has "
     "a bound of its own (tests/transform/test_attention_compiled.py)",
 }
 
