@@ -57,6 +57,28 @@ def test_the_accelerator_reads_the_same(name):
     made.check(build_forward(made.problem, replace(MEDIUM, fetch=True)), **CLOSE)
 
 
+@pytest.mark.parametrize("name", ["several blocks", "several blocks, learned", "soft cap", "plain", "hidden rows"])
+def test_results_multiplied_lazily_are_the_same(name):
+    made = setup(BY_NAME[name], block=32)
+    run = build_forward(made.problem, replace(MEDIUM, lazy=True))
+    assert "if tl.max((new_max > row_max + 8.0)" in run.source
+    made.check(run, **CLOSE)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
+@pytest.mark.parametrize("scale", [0.5, 20.0, -20.0])
+def test_lazily_multiplied_results_follow_maxima_that_grow(scale, dtype):
+    """Scores that grow from tile to tile by less than 2 ** 8, or by far more; float16 holds the exponentials."""
+    sizes = Sizes(1, 2, 2, 40, 150, 16, 16)
+
+    def growing(source, sizes):
+        return lambda score, b, h, q_idx, kv_idx: score + kv_idx * 0.3 * h
+
+    made = setup(Variant("growing", score=growing, mask=causal, sizes=sizes, scale=scale), dtype, 32)
+    tolerance = HALF.get(dtype, 1e-4)
+    made.check(build_forward(made.problem, replace(SMALL, lazy=True)), rtol=tolerance, atol=tolerance)
+
+
 def test_a_tensor_that_starts_anywhere_takes_the_other_kernel():
     """Descriptors hold addresses at multiples of 16 bytes."""
     made = setup(BY_NAME["causal"], block=32)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pytest
 import torch
@@ -67,8 +68,8 @@ def counted(kernel) -> dict[str, int]:
 #: Bytes of a thread that the rule for heads of 128 keeps in memory on compute capability 9. Beside 192 registers of
 #: scores and results there is no room for all addresses, counts and positions of a loop over partial blocks; without a
 #: mask nothing is spilled. On an H200 this is the fastest configuration all the same: two instances share a
-#: multiprocessor. Triton 3.6 spills 192 at most, 3.9 144.
-SPILLED = 192
+#: multiprocessor. Causal ALiBi spills 120 bytes with Triton 3.6, 144 with 3.9.
+SPILLED = 160
 
 
 @pytest.mark.parametrize("target, size, spills", [("sm_90", 128, SPILLED), ("sm_90", 64, 0), ("sm_80", 64, 0)])
@@ -94,11 +95,13 @@ def test_no_rule_spills(size, dtype, target):
             assert resource_usage(one).spills <= (SPILLED if large else 8), f"{one.name} with {mask}"
 
 
-def test_two_instances_share_a_multiprocessor_where_they_are_asked_to():
+@pytest.mark.parametrize("lazy", [False, True])
+def test_two_instances_share_a_multiprocessor_where_they_are_asked_to(lazy):
     """Four warps of at most 255 registers and two stages: while one multiplies, the other exponentiates."""
-    kernel = forward_kernel(problem(mask=causal))
+    kernel = forward_kernel(problem(mask=causal), replace(AttentionConfiguration(128, 64, 4, 2, fetch=True), lazy=lazy))
     assert default_configuration(problem(mask=causal)) == AttentionConfiguration(128, 64, 4, 2, fetch=True)
     needs, device = resource_usage(kernel), GPU_SPECS["sm_90"]
+    assert needs.spills <= SPILLED
     assert 2 * needs.threads * 256 <= device.registers_per_multiprocessor
     assert 2 * (needs.shared + 1024) <= device.shared_memory_per_multiprocessor
 
@@ -120,6 +123,7 @@ def test_candidates_fit_and_begin_with_the_rule():
         assert all(shared_bytes(made, c) < limit for c in found)
         for chosen in found:
             assert forward_kernel(made, chosen).source
+    assert any(c.lazy for c in candidates(problem())) and not candidates(problem())[0].lazy
     assert candidates(problem())[0].fetch and not all(c.heaviest_first for c in candidates(problem(mask=causal)))
     assert not any(c.fetch for c in candidates(problem(target="sm_80")))
 

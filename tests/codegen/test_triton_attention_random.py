@@ -56,6 +56,7 @@ def drawn(seed: int) -> tuple[Any, Any]:
         return made, build_decoding(problem, replace(chosen, block_m=rows))
     fetch = can_fetch(problem) and draw.random() < 0.5
     chosen = fitted(problem, replace(tile, fetch=fetch, heaviest_first=draw.random() < 0.7))
+    chosen = replace(chosen, lazy=draw.random() < 0.3)
     return made, build_forward(problem, chosen)
 
 

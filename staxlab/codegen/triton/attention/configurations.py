@@ -27,8 +27,9 @@ from .pieces import SMALLEST, operands, padded, walked
 @dataclass(frozen=True)
 class AttentionConfiguration:
     """How a problem is computed. ``fetch`` reads keys and values through the tensor memory accelerator (compute
-    capability 9, rows at multiples of 16 bytes), ``heaviest_first`` starts the rows with most blocks first, ``splits``
-    is the number of shares that the decoding template makes of the keys (0: no decoding)."""
+    capability 9, rows at multiples of 16 bytes), ``heaviest_first`` starts the rows with most blocks first, ``lazy``
+    multiplies results only once a maximum has grown much, ``splits`` is the number of shares that the decoding template
+    makes of the keys (0: no decoding)."""
 
     block_m: int
     block_n: int
@@ -36,6 +37,7 @@ class AttentionConfiguration:
     num_stages: int
     fetch: bool = False
     heaviest_first: bool = True
+    lazy: bool = False
     splits: int = 0
 
     def __str__(self) -> str:
@@ -43,6 +45,7 @@ class AttentionConfiguration:
                  f"num_stages={self.num_stages}"]  # fmt: skip
         words += ["tensor memory accelerator"] if self.fetch else []
         words += [] if self.heaviest_first else ["rows of blocks in order"]
+        words += ["results multiplied lazily"] if self.lazy else []
         words += [f"SPLITS={self.splits}"] if self.splits else []
         return ", ".join(words)
 
@@ -187,10 +190,10 @@ def candidates(problem: AttentionProblem) -> tuple[AttentionConfiguration, ...]:
     """What a search tries, the rule first: :data:`MOST_CANDIDATES` at most, the most promising first, of those that
     shared memory and registers hold."""
     rule = default_configuration(problem)
-    found = [rule]
+    half = problem.dtype != torch.float32
+    found = [rule, replace(rule, lazy=True)] if half else [rule]
     if problem.blocks is not None:
         found.append(replace(rule, heaviest_first=False))
-    half = problem.dtype != torch.float32
     if half and can_fetch(problem):
         found += [fitted(problem, AttentionConfiguration(*tile, fetch=True)) for tile in FETCHED]
     found += [fitted(problem, AttentionConfiguration(*tile)) for tile in (LOADED if half else LOADED_FLOATS)]

@@ -186,6 +186,7 @@ class KernelWriter:
         parts = ["n_mask"] if "n" in place.masks else []
         modification = self.problem.mask
         if modification is not None:
+
             def run(ops: ScoreOps) -> BlockValue:
                 return ops.to_dtype(modification.replay(ops, None), torch.bool)
 
@@ -250,8 +251,13 @@ class KernelWriter:
             device=self.problem.device,
             origins=frozenset().union(*(line.origins for line in indented.lines())),
             launch={
-                "form": form, "grid": grid, "constants": constants, "sizes": {}, "num_warps": num_warps,
-                "num_stages": num_stages, "options": told | dict(options or {}),
+                "form": form,
+                "grid": grid,
+                "constants": constants,
+                "sizes": {},
+                "num_warps": num_warps,
+                "num_stages": num_stages,
+                "options": told | dict(options or {}),
             },  # fmt: skip
             bytes_read=bytes_read,
             bytes_written=bytes_written,

@@ -127,8 +127,30 @@ acc = tl.dot({p}, v, acc{precision})
 row_max = new_max
 """
 
+#: The same with sums relative to a number near the maximum, which any number may be in exact arithmetic: they follow it
+#: once one of the rows has grown by more than 2 ** 8 (Zadouri et al., 2026, "FlashAttention-4"). Mostly none has, and
+#: nothing is multiplied; P is at most 2 ** 8 then, which float16 holds.
+VISIT_LAZILY = """\
+<<positions>>
+k = {key}
+score = tl.dot(q, k.T{precision}){scale}
+<<modified>>
+new_max = tl.maximum(row_max, tl.max({score}, 1) * {factor})
+if tl.max((new_max > row_max + 8.0).to(tl.int32), 0) > 0:  # of some row
+    <<shift>>
+    alpha = tl.exp2(row_max - {shift})  # the sums so far, relative to the new maximum
+    row_sum = row_sum * alpha
+    acc = acc * alpha[:, None]
+    row_max = new_max
+<<kept_shift>>
+p = tl.exp2({score} * {factor} - {kept_shift}[:, None])
+row_sum = row_sum + tl.sum(p, 1)
+v = {value}
+acc = tl.dot({p}, v, acc{precision})
+"""
+
 #: A row in which nothing is visible has no maximum to be relative to, and keeps sums of zero.
-SHIFT = 'shift = tl.where(new_max == float("-inf"), 0.0, new_max)  # rows that have seen nothing stay at zero'
+SHIFT = 'shift = tl.where({of} == float("-inf"), 0.0, {of})  # rows that have seen nothing stay at zero'
 
 RESULTS = """\
 acc = acc * (1.0 / tl.where(row_sum == 0, 1.0, row_sum))[:, None]  # a row that sees nothing is zero

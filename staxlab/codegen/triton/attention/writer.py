@@ -27,6 +27,7 @@ from .texts import (
     SHIFT,
     STATE,
     VISIT,
+    VISIT_LAZILY,
 )
 
 LISTS = ("kv_num_blocks", "kv_indices", "full_kv_num_blocks", "full_kv_indices")
@@ -166,7 +167,7 @@ class ForwardWriter(KernelWriter):
         """One tile. ``ragged``: it may hang over the last key; ``masked``: ``mask_mod`` decides;
         ``unsure``: nothing in it may be visible. Lines that are the same for all tiles go to ``before``."""
         problem, c = self.problem, self.configuration
-        positions, modified, shift = CodeWriter(), CodeWriter(), CodeWriter()
+        positions, modified, shift, kept_shift = CodeWriter(), CodeWriter(), CodeWriter(), CodeWriter()
         masks = frozenset(({"m"} if self.ragged_queries else set()) | ({"n"} if ragged else set()))
         place = Place(before, modified, masks=masks, packed=self.packed)
         score = self.modified(place, "score")
@@ -184,7 +185,8 @@ class ForwardWriter(KernelWriter):
                 positions.emit(f"n_rows_mask = n_rows < {problem.keys}")
         guarded = masked or unsure or problem.score is not None
         if guarded:
-            shift.emit(SHIFT)
+            shift.emit(SHIFT.format(of="new_max"))
+            kept_shift.emit(SHIFT.format(of="row_max"))
         half = problem.dtype != torch.float32
         names = {
             "key": self.tile_of(self.key, ragged, "d", self.d_masks()),
@@ -194,9 +196,11 @@ class ForwardWriter(KernelWriter):
             "score": score,
             "factor": repr(self.factor),
             "shift": "shift" if guarded else "new_max",
+            "kept_shift": "shift" if guarded else "row_max",
             "p": f"p.to({triton_dtype(problem.dtype)})" if half else "p",
         }
-        return self.fill(VISIT, {"positions": positions, "modified": modified, "shift": shift}, names)
+        holes = {"positions": positions, "modified": modified, "shift": shift, "kept_shift": kept_shift}
+        return self.fill(VISIT_LAZILY if c.lazy else VISIT, holes, names)
 
     def state(self) -> CodeWriter:
         return self.fill(STATE, {}, {})
