@@ -128,3 +128,10 @@ def test_a_variant_is_what_it_says(variant: Variant):
     assert all(bool(gradient.any()) for gradient in found.learnable.values())
     for name, tensor in made.learnable.items():
         assert torch.equal(tensor, again.learnable[name])
+
+
+def test_documents_of_more_queries_than_keys_are_defined_for_every_query():
+    variant = BY_NAME["documents"].at(queries=90, keys=20)
+    made = variant.make()
+    lse = expected(variant, made, *variant.inputs()).lse
+    assert lse.shape[2] == 90 and lse[:, :, :20].isfinite().all() and not lse.isnan().any()

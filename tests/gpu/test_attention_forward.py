@@ -87,18 +87,20 @@ def test_the_rules_configuration_at_every_head_size(size, value_size, dtype):
 @pytest.mark.parametrize("mask", [None, causal, window], ids=["all", "causal", "window"])
 @pytest.mark.parametrize("score", [None, alibi, soft_cap], ids=["plain", "ALiBi", "soft cap"])
 def test_the_accelerator(score, mask):
+    """With results multiplied at every tile and lazily."""
     made = Setup(Variant("long", score=score, mask=mask, sizes=LONG))
     if not can_fetch(made.problem):
         pytest.skip("no tensor memory accelerator")
-    for block_n in (64, 128):
-        made.check(build_forward(made.problem, AttentionConfiguration(128, block_n, 4, 2, fetch=True)))
+    for block_n, lazy in ((64, False), (64, True), (128, False)):
+        made.check(build_forward(made.problem, AttentionConfiguration(128, block_n, 4, 2, fetch=True, lazy=lazy)))
 
 
 @pytest.mark.slow
 def test_every_candidate_is_right():
-    made = Setup(Variant("long", score=alibi, mask=causal, sizes=LONG))
-    for chosen in candidates(made.problem):
-        made.check(build_forward(made.problem, chosen))
+    for variant in (Variant("long", score=alibi, mask=causal, sizes=LONG), Variant("plain", sizes=LONG)):
+        made = Setup(variant)
+        for chosen in candidates(made.problem):
+            made.check(build_forward(made.problem, chosen))
     made = Setup(Variant("decoding", score=alibi, mask=lower_right_causal, sizes=Sizes(2, 8, 2, 1, 2000, 128, 128)))
     for chosen in decoding_candidates(made.problem):
         made.check(build_decoding(made.problem, chosen))
