@@ -61,6 +61,10 @@ def omni_attention(
     dtype of a half-precision value before the second product. Differentiable once, in reverse mode, in query, key,
     value, captured tensors and the logarithm; StaxError beyond that.
 
+    The backward pass makes the probabilities again as ``exp(score - LSE)``, and so with a relative error of up to
+    ``|LSE| * 2^-24``. A row all of whose scores are a large negative number has the right output, but no right
+    gradient: hide scores with minus infinity or a block mask.
+
     O(B Hq N M (D + Dv)) operations less what the block mask leaves out, and O(N + M) memory. Raises OptionError for
     arguments that do not fit, CaptureError for a function that is none of one score, and, without a block mask,
     SubscriptError where ``score_mod`` reads beyond a captured tensor at a subscript that is no data. Other reads out of

@@ -223,6 +223,32 @@ def test_an_input_is_not_written_before_a_check_that_nobody_made(function):
         assert torch.equal(bad[0], inputs(*wrong)[0])
 
 
+@pytest.mark.parametrize(("shift", "in_place"), [(0, 2), (1, 1)])
+@pytest.mark.parametrize("fuse", [True, False])
+def test_of_two_caches_neither_is_written_if_a_write_fails(shift, in_place, fuse):
+    """At the same positions the second write cannot fail once the first has been checked; at others it may."""
+
+    def f(keys, values, positions, k):
+        keys.index_copy_(0, positions, k)
+        values.index_copy_(0, positions + shift if shift else positions, k * 2)
+        return keys @ values.T
+
+    def given(*positions):
+        cache, at, k, table = inputs(*positions)
+        return cache, table, at, k
+
+    compiled = staxlab.compile(f, options={"fuse": fuse}, strict_native=True)
+    mine, eager = given(3, 5), given(3, 5)
+    torch.testing.assert_close(compiled(*mine), f(*eager))
+    assert torch.equal(mine[0], eager[0]) and torch.equal(mine[1], eager[1])
+    assert len(compiled.versions[0].compilation.schedule.memory.skipped) == in_place
+    for wrong in ((3, 8), (8, 3), (3, -9), *([(3, 7)] if shift else [])):
+        bad, before = given(*wrong), given(*wrong)
+        with pytest.raises(IndexError):
+            compiled(*bad)
+        assert torch.equal(bad[0], before[0]) and torch.equal(bad[1], before[1])
+
+
 def test_what_is_checked_beforehand_is_read_twice_and_nothing_else():
     compilation = staxlab.explain(unasked, *inputs(3, 5), options={"fuse": False, "instruction_set": "avx2"})
     (name,) = compilation.schedule.memory.checked_first
