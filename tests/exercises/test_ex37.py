@@ -18,7 +18,7 @@ def check(part, seed=None, **answers):
 
 def test_the_usual_values():
     answers = ex37_answers.reference(ex37.Variant())
-    assert (answers["window_visited"], answers["causal_visited"], answers["saved_share"]) == (472, 528, "7/66")
+    assert (answers["window_visited"], answers["causal_visited"], answers["saved_computation"]) == (472, 528, "7/66")
     assert (answers["ragged_partial"], answers["last_partial"]) == (94, 46)
 
 

@@ -176,7 +176,7 @@ PARTS = (
         (
             Number("window_visited", "blocks that the window visits", 1, example="777", whole=True, unit="blocks"),
             Number("causal_visited", "blocks that the causal mask visits", 1, example="777", whole=True, unit="blocks"),
-            Number("saved_share", "the share that is saved", 1, example="0.25"),
+            Number("saved_computation", "the share that is saved", 1, example="0.25"),
         ),
         (
             "Partial blocks are computed as well.",
@@ -308,7 +308,7 @@ def check(variant: Variant, answers: Mapping[str, Any], seed: int | None) -> dic
             Fraction(visited_blocks(window(length, block, variant.width))), slips=visited_slips(variant)
         ),
         "causal_visited": close_to(Fraction(visited_blocks(causal_mask(length, block))), slips=causal_slips(variant)),
-        "saved_share": close_to(saved(length, block, variant.width), slips=saving_slips(variant)),
+        "saved_computation": close_to(saved(length, block, variant.width), slips=saving_slips(variant)),
         "window_counts": lambda callee: judge_window_counts(callee, seed),
         "ragged_partial": close_to(
             Fraction(window(length, block, variant.ragged_width).partial), slips=ragged_slips(variant)
