@@ -275,7 +275,8 @@ def _attempt(compilation: Compilation, stage: Stage) -> Fallback | None:
 def _move_to(compilation: Compilation, home: torch.device) -> None:
     """Compile for the device the values are on. The arguments do not always tell: a function may find its tensors in a
     closure, or make them itself."""
-    if home.type in ("cpu", "cuda") and home.type != compilation.target.partition(":")[0]:
+    here = compilation.target.partition(":")[0]
+    if {home.type, here} == {"cpu", "cuda"}:  # a named architecture stays
         compilation.target, compilation.device = home.type, device_spec(home.type, compilation.options)
 
 

@@ -203,16 +203,16 @@ def _keeps_dtype(node: Node, target: Node) -> bool:
 def _keeps_strides(node: Node, target: Node) -> bool:
     """Whether the ordinary form lays its result out as the written tensor is. It does where every axis has more than
     one element and there are no gaps: then the target's strides order the axes. An axis of one element may have any
-    stride, which a new tensor does not take over; there all must be contiguous."""
+    stride, which a new tensor does not take over; there all must be contiguous. masked_fill fills a contiguous clone,
+    however its argument and the mask lie."""
     value = target.val
+    if operation(node) == "masked_fill_":
+        return value.stride == contiguous_stride(value.shape)
     if all(extent > 1 for extent in value.shape):
         axes = sorted(zip(value.stride, value.shape, strict=True))
         return all(stride == math.prod(extent for _, extent in axes[:place]) for place, (stride, _) in enumerate(axes))
     others = [part.val for part in node.inputs]
-    if all(other.shape == value.shape and other.stride == contiguous_stride(value.shape) for other in others):
-        return True
-    # masked_fill fills a clone, which lies as what it is of, whatever the mask is.
-    return operation(node) == "masked_fill_" and value.stride == contiguous_stride(value.shape)
+    return all(other.shape == value.shape and other.stride == contiguous_stride(value.shape) for other in others)
 
 
 def _remove_identities(graph: Graph) -> list[Applied]:

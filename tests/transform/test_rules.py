@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
 
+import staxlab
 from staxlab.capture.graph import Graph
 from staxlab.capture.module import GraphModule
 from staxlab.capture.tracer import trace
@@ -509,3 +510,18 @@ def test_random_programs_keep_their_values_and_separate_outputs(program):
         return [keys.index(key) for key in keys]
 
     assert sharing(result) == sharing(expected)
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "stax"])
+@pytest.mark.parametrize("transposed", [False, True])
+def test_a_masking_in_place_keeps_the_order_of_the_dimensions(backend, transposed):
+    """The ordinary form of masked_fill fills a contiguous clone, whatever order its argument's dimensions have."""
+
+    def masked(d, mask):
+        doubled = 2 * d
+        return doubled.masked_fill_(mask, 2), doubled
+
+    d = torch.arange(12.0).reshape(4, 3).t() if transposed else torch.arange(12.0).reshape(3, 4)
+    mask = torch.arange(12).reshape(3, 4) % 3 == 0
+    for found, expected in zip(staxlab.compile(masked, backend=backend)(d, mask), masked(d, mask), strict=True):
+        assert torch.equal(found, expected) and found.stride() == expected.stride()
