@@ -50,6 +50,10 @@ SMALLEST = 1 << 16
 #: it.
 HIDES = -1e30
 LARGE = 1e6
+#: The backward pass has one number of a row, the logarithm of its sum of exponentials. Where all scores of a row are
+#: about -1e9, adding the logarithm of the sum to that changes no digit, and every probability would be made anew as 1.
+#: From this magnitude on a number that is filled in must leave every row a score of another kind (Section 9.10).
+LOSES_THE_SUM = 1e3
 LARGEST_HEAD = 256
 FLOATING = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
@@ -339,7 +343,25 @@ def general_plan(found: Attention) -> GeneralPlan | str:
         inner = finite_where(expression, captured)
         if inner is None or not every_query_sees_a_key(_both(seen, inner), found.sizes):
             expression, seen = _parted(whole, -math.inf)
+    if root.requires_grad and _loses_the_sum(found, whole, captured):
+        return "a row whose scores were all a large number would get other gradients: its sum is lost beside the number"
     return GeneralPlan(scale, whole, expression, seen, tuple(found.path.reader.captured), found_guard)
+
+
+def _loses_the_sum(found: Attention, whole: Expression, captured: Sequence[Node]) -> bool:
+    """Whether all scores of a row may be replaced by, or sums with, numbers that drown the logarithm of their sum."""
+
+    def large(expression: Expression) -> bool:
+        numbers = [part.value for part in parts_of(expression) if isinstance(part, Number)]
+        return any(isinstance(n, (int, float)) and math.isfinite(n) and abs(n) >= LOSES_THE_SUM for n in numbers)
+
+    if not large(whole):
+        return False
+    rest, seen = _parted(whole, -LOSES_THE_SUM)
+    if seen is None or large(rest):
+        return True
+    inner = finite_where(rest, captured)
+    return inner is None or not every_query_sees_a_key(_both(seen, inner), found.sizes)
 
 
 def _parted(expression: Expression, highest: float) -> tuple[Expression, Expression | None]:

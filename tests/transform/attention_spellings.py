@@ -164,7 +164,7 @@ SPELLINGS: tuple[Spelling, ...] = (
     _S("masked_fill by data", "q k v hidden", "((q @ k.mT) * 0.25).masked_fill(hidden, -inf).softmax(-1) @ v",
        mask="masked_fill, data"),
     _S("masked_fill by data, the lowest number", "q k v hidden",
-       "((q @ k.mT) * 0.25).masked_fill(hidden, torch.finfo(q.dtype).min).softmax(-1) @ v", training=GENERAL,
+       "((q @ k.mT) * 0.25).masked_fill(hidden, torch.finfo(q.dtype).min).softmax(-1) @ v", training=None,
        mask="masked_fill, data"),
     _S("a triangle and padding", "q k v hidden",
        "m = torch.ones(6, 6, dtype=torch.bool).tril()\n"
@@ -239,7 +239,7 @@ SPELLINGS: tuple[Spelling, ...] = (
        "s = 5 * torch.tanh(q @ k.mT * 0.25 / 5)\ns.masked_fill(~same, -inf).softmax(-1) @ v", GENERAL, GENERAL,
        mask="tanh, documents"),
     _S("padding gets a small number", "q k v hidden", "(q @ k.mT * 0.25).masked_fill(hidden, -1e4).softmax(-1) @ v",
-       GENERAL, GENERAL, mask="masked_fill, small"),
+       GENERAL, None, mask="masked_fill, small"),
     _S("values of another size", "q k wide_v", "(q @ k.mT * 0.25).softmax(-1) @ wide_v", GENERAL, GENERAL),
     _S("scores negated", "q k v", "(-(q @ k.mT) * 0.25).softmax(-1) @ v", GENERAL, GENERAL, scale="-x * c"),
 )  # fmt: skip
