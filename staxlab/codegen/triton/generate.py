@@ -39,13 +39,18 @@ def _kernel(schedule: Schedule, node: ScheduleNode, number: int, device: DeviceS
         raise CodegenError(f"{node.name}: {error.what}", remedy=error.remedy) from error
 
 
+def _loaded_bytes(schedule: Schedule, node: ScheduleNode) -> int:
+    """Bytes loaded for a point of the block, all inputs together."""
+    return sum(schedule.layouts[buffer].dtype.itemsize for buffer in {a.buffer for a in node.reads}) or 4
+
+
 def work_of(schedule: Schedule, node: ScheduleNode, form: Form) -> Work:
     """What a kernel does with a point of its block, for the rules of :mod:`.launch`."""
 
     def itemsize(access: MemoryAccess) -> int:
         return schedule.layouts[access.buffer].dtype.itemsize
 
-    element_bytes = sum(schedule.layouts[b].dtype.itemsize for b in {a.buffer for a in node.reads}) or 4
+    element_bytes = _loaded_bytes(schedule, node)
     if form.kind == "pointwise":
         return Work(element_bytes)
     columns = set(form.space.dim("r0_").symbols)
@@ -75,11 +80,10 @@ def triton_kernel(
     if node.product is not None:
         return product_kernel(schedule, node, suffix, device, configuration)
     form = choose_form(schedule, node, configuration[0].get("R0_BLOCK") if configuration else None)
-    work = work_of(schedule, node, form)
     if configuration is None:
-        launch = choose_launch(form, node.name, work, device)
+        launch = choose_launch(form, node.name, work_of(schedule, node, form), device)
     else:
-        launch = configured(form, node.name, work.element_bytes, device, *configuration)
+        launch = configured(form, node.name, _loaded_bytes(schedule, node), device, *configuration)
     name = f"triton_{form.prefix}{suffix}"
     text = (FusedWriter if node.members else KernelWriter)(schedule, node, form, launch, name).write()
     order = (order_decision(node, form.kind == "looped"),) if node.kind == "scan" and not node.is_empty else ()

@@ -22,7 +22,7 @@ from ...schedule.records import Schedule, ScheduleNode
 from ..kernel import KernelArgument
 from .handler import BlockValue, Emission, TritonOps
 from .launch import Launch
-from .operations import HELPERS, helper_closure
+from .operations import write_preamble
 from .reductions import INDEX_PADDING, RowReduction, neutral_element
 from .scans import write_scan
 from .scatters import is_atomic, write_scatter
@@ -172,17 +172,8 @@ class KernelWriter:
             head_lines = head.lines()
             body.extend(head_lines)
             body.extend(self.outer.lines())
-        for line in self._description():
-            top.emit(f"# {line}", self.node.origins)
-        top.emit("import triton")
-        top.emit("import triton.language as tl")
-        if self.emission.library:
-            top.emit("from triton.language.extra import libdevice  # the accurate mathematical functions of CUDA")
-        for name in helper_closure(list(self.emission.helpers)):
-            top.emit()
-            top.emit(HELPERS[name].rstrip("\n"))
-        top.emit()
-        top.emit()
+        emission = self.emission
+        write_preamble(top, self._description(), self.node.origins, emission.library, emission.helpers)
         parameters = [a.name for a in self.arguments]
         parameters += [dim.size_name for dim in self.space.dims]
         parameters += [f"{name}: tl.constexpr" for name in self._constexprs()]

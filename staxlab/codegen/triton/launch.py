@@ -168,9 +168,9 @@ def _held(rows: int, length: int, work: Work, wanted: int) -> tuple[dict[str, in
     row_bytes = row * work.itemsize
     block = _shrink(max(1, INSTANCE_BYTES // row_bytes), rows, wanted, 1)
     warps = block * row_bytes // (32 * (SCAN_LANE_BYTES if work.scans else LANE_BYTES))
-    instances = -(-rows // block)
-    while instances < wanted // 2 and warps < block * row // 128:  # four elements to a lane, no fewer
-        warps, instances = 2 * warps, 2 * instances
+    idle = (wanted // 2) / max(-(-rows // block), 1)  # multiprocessors for each instance
+    while idle > 1 and warps < block * row // 128:  # four elements to a lane, no fewer
+        warps, idle = 2 * warps, idle / 2
     return {"XBLOCK": block, "R0_BLOCK": row}, max(1, min(warps, 16 if work.scans else 32))
 
 

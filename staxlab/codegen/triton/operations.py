@@ -15,11 +15,13 @@ Three places where the obvious spelling would be wrong:
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
 
 from ...errors import CodegenError
+from ...provenance import CodeWriter, Origins
 
 
 @dataclass(frozen=True)
@@ -350,9 +352,23 @@ def triton_dtype(dtype: torch.dtype) -> str:
     return TRITON_DTYPES[dtype]
 
 
-def helper_closure(names: list[str]) -> list[str]:
-    """The named helpers in the order of :data:`HELPERS` (none calls another)."""
-    return [name for name in HELPERS if name in names]
+def write_preamble(
+    top: CodeWriter, description: Iterable[str], origins: Origins, library: bool, helpers: Iterable[str]
+) -> None:
+    """What stands above a kernel: what it is, in comments, imports, and the functions of :data:`HELPERS` it calls."""
+    for line in description:
+        top.emit(f"# {line}", origins)
+    top.emit("import triton")
+    top.emit("import triton.language as tl")
+    if library:
+        top.emit("from triton.language.extra import libdevice  # the accurate mathematical functions of CUDA")
+    for name in HELPERS:  # none calls another
+        if name in helpers:
+            top.emit()
+            top.emit(HELPERS[name].rstrip("\n"))
+    top.emit()
+    top.emit()
+
 
 
 def constant_text(value: bool | int | float, dtype: torch.dtype) -> str:

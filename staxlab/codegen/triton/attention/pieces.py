@@ -11,7 +11,6 @@ from __future__ import annotations
 import re
 import textwrap
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -24,8 +23,9 @@ from ....options import Decision
 from ....provenance import NO_ORIGINS, CodeWriter, Line, Origins, file_text
 from ...kernel import Kernel, KernelArgument
 from ..handler import BlockValue, Emission
-from ..operations import HELPERS, helper_closure
+from ..operations import write_preamble
 from ..space import INT32_MAX, BlockSpace
+from ..templates.holes import fill
 from ..templates.tile import TileDim
 from ..tiling import next_power_of_two
 from .handler import ScoreOps
@@ -34,7 +34,6 @@ LOG2_E = 1.4426950408889634  # exp(x) = 2 ** (x LOG2_E), and the matrix of expon
 LN_2 = 0.6931471805599453
 SMALLEST = 16  # of each side of a product of tiles
 
-_HOLE = re.compile(r"^( *)<<(\w+)>>$")
 _TEMPORARY = re.compile(r"\btmp\d+\b")
 _ASSIGNED = re.compile(r"^ *(tmp\d+) = ")
 
@@ -198,15 +197,7 @@ class KernelWriter:
     def fill(self, template: str, holes: Mapping[str, CodeWriter], names: Mapping[str, object]) -> CodeWriter:
         """A template with its holes filled: a line ``<<hole>>`` becomes the hole's lines, ``{name}`` a word."""
         body = CodeWriter()
-        for line in template.splitlines():
-            hole = _HOLE.match(line)
-            if hole is None:
-                body.emit(line.format(**names), self.origins)
-                continue
-            with ExitStack() as depth:
-                for _ in range(len(hole[1]) // 4):
-                    depth.enter_context(body.indent())
-                body.extend(holes[hole[2]].lines())
+        fill(body, template, holes, names, lambda line: self.origins)
         return body
 
     def kernel(
@@ -216,18 +207,8 @@ class KernelWriter:
     ) -> Kernel:  # fmt: skip
         """The finished kernel. ``constants`` are its constexpr parameters, ``body`` its lines."""
         top = CodeWriter()
-        for line in description:
-            for part in textwrap.wrap(line, 116):
-                top.emit(f"# {part}", self.origins)
-        top.emit("import triton")
-        top.emit("import triton.language as tl")
-        if self.library:
-            top.emit("from triton.language.extra import libdevice  # the accurate mathematical functions of CUDA")
-        for name in helper_closure(list(self.helpers)):
-            top.emit()
-            top.emit(HELPERS[name].rstrip("\n"))
-        top.emit()
-        top.emit()
+        wrapped = [part for line in description for part in textwrap.wrap(line, 116)]
+        write_preamble(top, wrapped, self.origins, self.library, self.helpers)
         top.emit("@triton.jit")
         top.emit(f"def {self.name}(", self.origins)
         with top.indent():

@@ -8,9 +8,7 @@ program would have stored it, so that fusing changes no value.
 
 from __future__ import annotations
 
-import re
 import textwrap
-from contextlib import ExitStack
 from dataclasses import dataclass
 
 import torch
@@ -22,13 +20,13 @@ from ....schedule.records import Schedule, ScheduleNode
 from ...kernel import KernelArgument
 from ..handler import HALF, BlockValue, Emission
 from ..kernel_text import KernelText, own_origins
-from ..operations import HELPERS, helper_closure, triton_dtype
+from ..operations import triton_dtype, write_preamble
 from ..space import INT32_MAX, BlockSpace, largest_magnitude
 from .configurations import Configuration
+from .holes import fill
 from .texts import PERSISTENT_TMA, TILED
 from .tile import ALONG_K, Product, Strided, TileOps, affine, buffers_of, plain_load, strided
 
-_HOLE = re.compile(r"^( *)<<(\w+)>>$")
 RESULT = frozenset({"m", "n"})
 
 
@@ -291,19 +289,8 @@ class ProductWriter:
         holes["epilogue"] = self._epilogue()
         body = CodeWriter()
         with body.indent():
-            for line in (PERSISTENT_TMA if self.fetched else TILED).splitlines():
-                self._fill(body, line, holes, names)
+            fill(body, PERSISTENT_TMA if self.fetched else TILED, holes, names, self._origins_of)
         return self._assemble(body)
-
-    def _fill(self, body: CodeWriter, line: str, holes: dict[str, CodeWriter], names: dict[str, object]) -> None:
-        hole = _HOLE.match(line)
-        if hole is None:
-            body.emit(line.format(**names), self._origins_of(line))
-            return
-        with ExitStack() as depth:
-            for _ in range(len(hole[1]) // 4):
-                depth.enter_context(body.indent())
-            body.extend(holes[hole[2]].lines())
 
     def _origins_of(self, line: str) -> Origins:
         """A descriptor belongs to what makes its operand, too."""
@@ -333,17 +320,7 @@ class ProductWriter:
 
     def _assemble(self, body: CodeWriter) -> KernelText:
         top, node = CodeWriter(), self.product.node
-        for line in self._description():
-            top.emit(f"# {line}", node.origins)
-        top.emit("import triton")
-        top.emit("import triton.language as tl")
-        if self.library:
-            top.emit("from triton.language.extra import libdevice  # the accurate mathematical functions of CUDA")
-        for name in helper_closure(list(self.helpers)):
-            top.emit()
-            top.emit(HELPERS[name].rstrip("\n"))
-        top.emit()
-        top.emit()
+        write_preamble(top, self._description(), node.origins, self.library, self.helpers)
         parameters = [a.name for a in self.arguments] + [f"{name}: tl.constexpr" for name in self.blocks]
         top.emit("@triton.jit")
         top.emit(f"def {self.name}({', '.join(parameters)}):", node.origins)
