@@ -36,6 +36,7 @@ from typing import Any
 import torch
 
 from benchmarks.attention_cases import CASES, Case, small
+from benchmarks.records import added_to, continued, save_progress
 
 FORMAT = "staxlab-attention-1"
 READING_SECONDS = 8e-3
@@ -395,7 +396,7 @@ def _name_of(entry: dict[str, Any]) -> str:
 
 def sweep(place: Any, chosen: Sequence[Case], path: Path | None, seconds: float, most: int | None) -> dict[str, Any]:
     """Every case in turn, each with its share of the time that is left. Goes on with what ``path`` holds."""
-    record = _continued(path, place)
+    record = continued(path, FORMAT, place)
     until = time.perf_counter() + seconds
     for position, case in enumerate(chosen):
         share = (until - time.perf_counter()) / (len(chosen) - position)
@@ -403,8 +404,8 @@ def sweep(place: Any, chosen: Sequence[Case], path: Path | None, seconds: float,
             break
         found = record["cases"].setdefault(case.name, {"configurations": {}})["configurations"]
         made = prepare(case, place)
-        _sweep_case(made, found, time.perf_counter() + share, lambda: _save(record, path), most)
-        _save(record, path)
+        _sweep_case(made, found, time.perf_counter() + share, lambda: save_progress(record, path), most)
+        save_progress(record, path)
         print(f"{case.name}: {len(found)} of {len(candidates_of(made))} configurations", flush=True)
         print(_shown(found, case), flush=True)
         del made
@@ -426,26 +427,6 @@ def _words(configuration: dict[str, Any]) -> str:
 
 
 # --- The command ------------------------------------------------------------------------------------------------------
-
-
-def _continued(path: Path | None, place: Any) -> dict[str, Any]:
-    from benchmarks.records import header
-
-    if path is not None and path.exists():
-        record = json.loads(path.read_text())
-        alike = record.get("format") == FORMAT and record.get("measured") == place.measured
-        if alike and isinstance(record.get("cases"), dict):
-            return record
-        raise SystemExit(f"{path} is not a sweep of this command on this kind of device; name another file")
-    return {**header(FORMAT, place.device), "measured": place.measured, "cases": {}}
-
-
-def _save(record: dict[str, Any], path: Path | None) -> None:
-    if path is not None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_suffix(".tmp")
-        temporary.write_text(json.dumps(record, indent=1) + "\n")
-        temporary.replace(path)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -483,17 +464,9 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _compared(place: Any, chosen: Iterable[Case], options: argparse.Namespace) -> int:
-    from benchmarks.records import header
-
     swept = json.loads(options.sweep_file.read_text())["cases"] if options.sweep_file else {}
-    record: dict[str, Any] = {**header(FORMAT, place.device), "measured": place.measured, "cases": []}
     chosen = list(chosen)
-    if options.out is not None and options.out.exists():  # what an earlier call has measured stays
-        before = json.loads(options.out.read_text())
-        if not isinstance(before.get("cases"), list) or before.get("measured") != place.measured:
-            raise SystemExit(f"{options.out} is no comparison of this command; name another file")
-        names = {case.name for case in chosen}
-        record["cases"] = [entry for entry in before["cases"] if entry["case"] not in names]
+    record = added_to(options.out, FORMAT, place, {case.name for case in chosen})
     until, left_out = time.perf_counter() + options.seconds, 0
     without = [name.strip() for name in options.without.split(";")]
     for case in chosen:
@@ -505,7 +478,7 @@ def _compared(place: Any, chosen: Iterable[Case], options: argparse.Namespace) -
             best = _best_configuration(prepare(case, place), swept[case.name]["configurations"])
         entry = compare(case, place, best, options.readings, without, options.quick)
         record["cases"].append(entry)
-        _save(record, options.out)
+        save_progress(record, options.out)
         print(report(entry, place.measured), flush=True)
         if place.measured:
             torch.cuda.empty_cache()

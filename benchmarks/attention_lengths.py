@@ -93,22 +93,9 @@ def reading(step: Callable[[], Any], device: str) -> float:
     return time.perf_counter() - began
 
 
-def peak_of(step: Callable[[], Any], device: str) -> int:
-    """Bytes allocated at once beyond what was there before."""
-    if device == "cuda":
-        torch.cuda.synchronize()
-        torch.cuda.reset_peak_memory_stats()
-        before = torch.cuda.memory_allocated()
-        step()
-        torch.cuda.synchronize()
-        return torch.cuda.max_memory_allocated() - before
-    from benchmarks.peak_memory import allocation_peak
-
-    return allocation_peak(step)
-
-
 def measure(length: int, options: argparse.Namespace) -> dict[str, Any]:
     """All ways at one length."""
+    from benchmarks.peak_memory import peak_on
     from staxlab.measure.timing import median_interval
 
     device, dtype = options.device, getattr(torch, options.dtype)
@@ -133,7 +120,7 @@ def measure(length: int, options: argparse.Namespace) -> dict[str, Any]:
             if not error <= ALLOWED[dtype]:  # NaN included
                 raise ArithmeticError(f"off by {error:.3g} from the first")
             first = result if first is None else first
-            found[name] = {"max_difference": error, "peak_bytes": peak_of(step, device)}
+            found[name] = {"max_difference": error, "peak_bytes": peak_on(device, step)}
             steps[name] = step
         except Exception as error:  # a way that fails is a finding, not the end of the run
             found[name] = {"problem": f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"}

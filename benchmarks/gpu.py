@@ -314,7 +314,7 @@ def main(arguments: list[str] | None = None) -> int:
     if not torch.cuda.is_available():
         print("no CUDA device here; --smoke runs small cases in Triton's interpreter")
         return 2
-    from benchmarks.records import header
+    from benchmarks.records import header, save_progress
 
     record: dict[str, Any] = {
         **header(FORMAT, "cuda"),
@@ -334,7 +334,7 @@ def main(arguments: list[str] | None = None) -> int:
                         f"   {row['effective_bandwidth'] / 1e12:.3f} TB/s {row['blocks']} warps {row['num_warps']} "
                         f"stages {row['num_stages']} registers {row['registers']}"
                     )
-                _write(options.out, record)
+                save_progress(record, options.out)
         return 0
     if not options.fused:
         record["host_overhead_s"] = host_overhead()
@@ -351,16 +351,10 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"{found['title']:42s} TB/s {figures}  {ratios}, kernels: {len(found['staxlab_kernels'])}", flush=True)
         allowed = 1e-2 + 100 * found["peers"]["eager"]["max_error"]
         wrong += any(entry.get("max_error", 0.0) > allowed for entry in found["peers"].values())
-        _write(options.out, record)
+        save_progress(record, options.out)
         torch.cuda.empty_cache()
     print(json.dumps(record.get("summary", {}), indent=1))
     return 1 if wrong else 0
-
-
-def _write(path: Path | None, record: dict[str, Any]) -> None:
-    if path is not None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -30,6 +30,8 @@ from typing import Any
 
 import torch
 
+from benchmarks.records import added_to, continued, save_progress
+
 FORMAT = "staxlab-gpu-matmul-1"
 SQUARES = (1024, 2048, 4096, 8192)
 DEPTHS = (64, 128, 256, 512)  # of 8192 x 8192 results
@@ -264,16 +266,16 @@ def _in_turns(place: Any, runs: dict[Any, Any], sets: Iterator, readings: int) -
 
 def sweep(place: Any, chosen: Sequence[Case], path: Path | None, seconds: float) -> dict[str, Any]:
     """Every case in turn, each with its share of the time that is left. Goes on with what ``path`` holds."""
-    record = _continued(path, place)
+    record = continued(path, FORMAT, place)
     until = time.perf_counter() + seconds
     for position, case in enumerate(chosen):
         share = (until - time.perf_counter()) / (len(chosen) - position)
         entry = record["cases"].setdefault(case.name, {"sizes": [case.rows, case.columns, case.depth]})
         entry["operations"], entry["epilogue"] = case.operations, case.epilogue
-        swept(case, place, entry, time.perf_counter() + share, lambda: _save(record, path))
+        swept(case, place, entry, time.perf_counter() + share, lambda: save_progress(record, path))
         best = ranked(entry["configurations"])[:1]
         entry["best"] = best[0] if best else None
-        _save(record, path)
+        save_progress(record, path)
         print(f"{case.name}: {len(entry['configurations'])} configurations, {_shown(entry)}", flush=True)
     return record
 
@@ -378,25 +380,6 @@ def _swept_runner(case: Case, place: Any, configuration: tuple[int, ...]) -> Cal
 # --- The command ------------------------------------------------------------------------------------------------------
 
 
-def _continued(path: Path | None, place: Any) -> dict[str, Any]:
-    from benchmarks.records import header
-
-    if path is not None and path.exists():
-        record = json.loads(path.read_text())
-        if record.get("format") == FORMAT and record.get("measured") == place.measured and "cases" in record:
-            return record
-        raise SystemExit(f"{path} is not a sweep of this command on this kind of device; name another file")
-    return {**header(FORMAT, place.device), "measured": place.measured, "cases": {}}
-
-
-def _save(record: dict[str, Any], path: Path | None) -> None:
-    if path is not None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_suffix(".tmp")
-        temporary.write_text(json.dumps(record, indent=1) + "\n")
-        temporary.replace(path)
-
-
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line; 0 if everything was measured (or, without a device, ran)."""
     p = argparse.ArgumentParser(prog="python -m benchmarks.gpu_matmul", description=__doc__.split("\n")[0])
@@ -428,17 +411,8 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _compared(place: Any, chosen: Sequence[Case], options: argparse.Namespace) -> int:
-    from benchmarks.records import header
-
     best = json.loads(options.sweep_file.read_text())["cases"] if options.sweep_file else {}
-    # What an earlier call has measured stays, so that cases may be run a few at a time.
-    record: dict[str, Any] = {**header(FORMAT, place.device), "measured": place.measured, "cases": []}
-    if options.out is not None and options.out.exists():
-        before = json.loads(options.out.read_text())
-        if not isinstance(before.get("cases"), list) or before.get("measured") != place.measured:
-            raise SystemExit(f"{options.out} is no comparison of this command; name another file")
-        names = {case.name for case in chosen}
-        record["cases"] = [entry for entry in before["cases"] if entry["case"] not in names]
+    record = added_to(options.out, FORMAT, place, {case.name for case in chosen})
     until, left_out = time.perf_counter() + options.seconds, 0
     for case in chosen:
         if time.perf_counter() > until:
@@ -449,7 +423,7 @@ def _compared(place: Any, chosen: Sequence[Case], options: argparse.Namespace) -
         swept_best = found["configuration"] if found and not split else None
         entry = compare(case, place, swept_best, options.readings, options.without.split(","))
         record["cases"].append(entry)
-        _save(record, options.out)
+        save_progress(record, options.out)
         shown = ", ".join(f"{n} {e['rate'] / 1e12:.0f}" for n, e in entry["peers"].items() if "rate" in e)
         print(f"{case.name} in TFLOP/s: {shown}", flush=True)
     if left_out:

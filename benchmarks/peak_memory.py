@@ -49,6 +49,18 @@ def allocation_peak(run: Callable[[], Any]) -> int:
     return peak
 
 
+def peak_on(device: str, run: Callable[[], Any]) -> int:
+    """:func:`allocation_peak`, or on "cuda" that of the GPU's allocator, which counts what stays as well."""
+    if device != "cuda":
+        return allocation_peak(run)
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    run()
+    torch.cuda.synchronize()
+    return torch.cuda.max_memory_allocated() - before
+
+
 def measure(program: corpus.Program, peer: str) -> dict[str, Any]:
     """Peak bytes of a program under a peer ("eager", "torch_compile" or "staxlab"), compiled and warmed up before."""
     import staxlab

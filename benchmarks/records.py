@@ -24,9 +24,46 @@ def header(file_format: str, device: str = "cpu") -> dict[str, Any]:
 
 def save(record: dict[str, Any], path: Path) -> Path:
     """Write a run as JSON."""
+    return _replace(path, json.dumps(record, indent=2, allow_nan=False))
+
+
+def save_progress(record: dict[str, Any], path: Path | None) -> None:
+    """Keep what a long run has found so far, if it is kept at all."""
+    if path is not None:
+        _replace(path, json.dumps(record, indent=1))
+
+
+def _replace(path: Path, text: str) -> Path:
+    """Write a file at once: an interruption leaves the one that was there."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(record, indent=2, allow_nan=False) + "\n")
+    temporary = path.with_name(f"{path.name}.tmp")
+    temporary.write_text(text + "\n", encoding="utf-8")
+    temporary.replace(path)
     return path
+
+
+def continued(path: Path | None, file_format: str, place: Any) -> dict[str, Any]:
+    """The record of a sweep that goes on where ``path`` ends, or of a new one. ``place`` says on which ``device`` and
+    whether anything is ``measured`` there. SystemExit for a file of another command or kind of device."""
+    if path is None or not path.exists():
+        return {**header(file_format, place.device), "measured": place.measured, "cases": {}}
+    record = json.loads(path.read_text())
+    alike = record.get("format") == file_format and record.get("measured") == place.measured
+    if alike and isinstance(record.get("cases"), dict):
+        return record
+    raise SystemExit(f"{path} is not a sweep of this command on this kind of device; name another file")
+
+
+def added_to(path: Path | None, file_format: str, place: Any, measured_anew: Collection[str]) -> dict[str, Any]:
+    """The record of a comparison that keeps what an earlier call has left in ``path``, but for the cases that are
+    ``measured_anew``, so that cases may be run a few at a time. SystemExit for a file of another kind."""
+    record: dict[str, Any] = {**header(file_format, place.device), "measured": place.measured, "cases": []}
+    if path is not None and path.exists():
+        before = json.loads(path.read_text())
+        if not isinstance(before.get("cases"), list) or before.get("measured") != place.measured:
+            raise SystemExit(f"{path} is no comparison of this command; name another file")
+        record["cases"] = [entry for entry in before["cases"] if entry["case"] not in measured_anew]
+    return record
 
 
 def growth_options(

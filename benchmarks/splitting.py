@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.gpu import READING_SECONDS, _write, copy_bandwidth, reading
+from benchmarks.gpu import READING_SECONDS, copy_bandwidth, reading
 
 FORMAT = "staxlab-splitting-benchmark-1"
 MOST_SETS = 24
@@ -166,7 +166,7 @@ def main(arguments: list[str] | None = None) -> int:
     if not torch.cuda.is_available():
         print("no CUDA device here")
         return 2
-    from benchmarks.records import header
+    from benchmarks.records import header, save_progress
 
     record: dict[str, Any] = {
         **header(FORMAT, "cuda"),
@@ -185,7 +185,7 @@ def main(arguments: list[str] | None = None) -> int:
         if worst > allowed or not found["peers"]["staxlab"]["repeats"]:
             wrong += 1
             print(f"   wrong: {found['peers']}")
-        _write(options.out, record)
+        save_progress(record, options.out)
         torch.cuda.empty_cache()
     return 1 if wrong else 0
 

@@ -130,19 +130,11 @@ def staxlab_kernels(compiled: Any) -> dict[str, Any]:
 
 def peak_bytes(run: Callable[[], Any], device: str) -> int:
     """The most bytes that PyTorch's allocator gave out at once during a call beyond those at its start."""
-    import torch
+    from benchmarks.peak_memory import peak_on
 
     if device == "cuda":
-        run()
-        torch.cuda.synchronize()
-        torch.cuda.reset_peak_memory_stats()
-        before = torch.cuda.memory_allocated()
-        run()
-        torch.cuda.synchronize()
-        return torch.cuda.max_memory_allocated() - before
-    from benchmarks.peak_memory import allocation_peak
-
-    return allocation_peak(run)
+        run()  # workspaces are allocated the first time
+    return peak_on(device, run)
 
 
 def peak_without_pool(step: Any, size: str, dtype: str, mode: str | None) -> int:

@@ -5,6 +5,10 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 from html.parser import HTMLParser
+from typing import Any
+
+from staxlab import view
+from staxlab.view.document import SIZE_CAP
 
 VOID = frozenset("area br col hr img input link meta source wbr".split())
 
@@ -90,3 +94,17 @@ def stripped(html: str) -> str:
     """What a host that allows neither styles nor scripts leaves of it."""
     html = re.sub(r"<(style|script)\b[^>]*>.*?</\1>", "", html, flags=re.DOTALL)
     return re.sub(r'\s(style|class|on\w+)="[^"]*"', "", html)
+
+
+def check_page(record: Any) -> None:
+    """A record draws itself as a page that fetches nothing, hides nothing from a host without styles and scripts, says
+    in words what its pictures show, and prints as text."""
+    bundle = record._repr_mimebundle_()
+    html = bundle["text/html"]
+    assert "drawing failed" not in html and len(html) < SIZE_CAP and view.html(record) == html
+    assert bundle["text/plain"] == str(record) and len(str(record).splitlines()) >= 3
+    assert references(html) == [] and " at 0x" not in html
+    assert not any("hidden" in e.attributes for e in read(stripped(html)).walk())
+    for picture in read(html).find("svg", class_="sx-diagram"):
+        assert picture.attributes["role"] == "img" and picture.attributes["tabindex"] == "0"
+        assert len(picture.attributes["aria-label"]) > 20 and picture.find("title") and picture.find("desc")

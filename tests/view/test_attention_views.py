@@ -15,8 +15,7 @@ from staxlab.measure.attention_traffic import attention_traffic
 from staxlab.measure.online_softmax import lse_derivation, monoid_laws
 from staxlab.view.attention_state import picture, walk_figure
 from staxlab.view.attention_traffic import capacity_chart, length_chart
-from staxlab.view.document import SIZE_CAP
-from tests.view.reading import read, references, stripped
+from tests.view.reading import check_page, read
 from tests.view.test_browser import CONTRAST
 
 pytest.importorskip("sympy")
@@ -46,16 +45,7 @@ RECORDS = {
 
 @pytest.mark.parametrize("name", RECORDS)
 def test_a_view_is_text_and_self_contained_html(name):
-    record = RECORDS[name]
-    bundle = record._repr_mimebundle_()
-    html = bundle["text/html"]
-    assert "drawing failed" not in html and len(html) < SIZE_CAP and view.html(record) == html
-    assert bundle["text/plain"] == str(record) and len(str(record).splitlines()) >= 3
-    assert references(html) == [] and " at 0x" not in html
-    assert not any("hidden" in e.attributes for e in read(stripped(html)).walk())
-    for drawn in read(html).find("svg", class_="sx-diagram"):
-        assert drawn.attributes["role"] == "img" and drawn.attributes["tabindex"] == "0"
-        assert len(drawn.attributes["aria-label"]) > 20 and drawn.find("title") and drawn.find("desc")
+    check_page(RECORDS[name])
 
 
 def test_the_walk_has_a_step_for_each_block_and_one_at_each_end():

@@ -15,14 +15,13 @@ from staxlab.measure.pebbles import replay, row_by_row, tiled
 from staxlab.measure.pipeline_stages import pipeline, stage_budget
 from staxlab.measure.projections import brick, projections
 from staxlab.measure.tensor_cores import ridge_table
-from staxlab.view.document import SIZE_CAP
 from staxlab.view.grouped_numbering import grid, numbering_figure
 from staxlab.view.log_plots import log_plot, power_ticks
 from staxlab.view.matrix_traffic import traffic_chart
 from staxlab.view.pipeline_stages import budget_chart, pipeline_chart
 from staxlab.view.plots import Curve
 from staxlab.view.projections import corner, projections_figure
-from tests.view.reading import read, references, stripped
+from tests.view.reading import check_page, read
 
 CHAPTER = tile_traffic(4096, 4096, 4096, tile=(128, 128, 32), itemsize=4, capacity=48 * 1024)
 POINTS = projections(random.Random(1).sample(sorted(brick(5, 4, 4).points), 26))
@@ -52,16 +51,7 @@ RECORDS = {
 
 @pytest.mark.parametrize("name", RECORDS)
 def test_a_view_is_text_and_self_contained_html(name):
-    record = RECORDS[name]
-    bundle = record._repr_mimebundle_()
-    html = bundle["text/html"]
-    assert "drawing failed" not in html and len(html) < SIZE_CAP and view.html(record) == html
-    assert bundle["text/plain"] == str(record) and len(str(record).splitlines()) >= 3
-    assert references(html) == [] and " at 0x" not in html
-    assert not any("hidden" in e.attributes for e in read(stripped(html)).walk())
-    for picture in read(html).find("svg", class_="sx-diagram"):
-        assert picture.attributes["role"] == "img" and picture.attributes["tabindex"] == "0"
-        assert len(picture.attributes["aria-label"]) > 20 and picture.find("title") and picture.find("desc")
+    check_page(RECORDS[name])
 
 
 def test_the_traffic_has_bound_capacity_and_units():
