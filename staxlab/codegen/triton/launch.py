@@ -10,8 +10,9 @@ loads, and a multiprocessor holds as many instances as threads and registers all
 * no larger a block than the problem: a block of 1024 lanes for 100 elements is a tenth used,
 * for a row held whole, one row to an instance and 64 bytes of it to a lane: what lanes hold together they add up by
   themselves, and the fewer warps a row has, the less they wait for each other. Measured on an H200 for rows of 1,000 to
-  8,192 elements (14 kernels, two dtypes, some thirty configurations of each): within 0.97 to 0.99 of the best
-  configuration's bandwidth on geometric average, where 16 or 32 bytes to a lane reach 0.70 to 0.96,
+  8,192 elements (13 pairs of kernel and dtype, up to thirty configurations of each): within 0.97 to 0.99 of the best
+  configuration's bandwidth on geometric average, where 16 or 32 bytes to a lane reach 0.70 to 0.96
+  (``benchmarks/results/row_kernels_h200.json``; shorter rows, under the rules as they are: ``row_kernels_short_h200``),
 * for a row walked along, 4,096 elements in a step; more warps where later passes read the row again, for fewer rows
   are under way then and are still in the second-level cache when they are read again.
 
