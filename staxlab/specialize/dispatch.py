@@ -23,7 +23,6 @@ from __future__ import annotations
 
 import collections
 import copy
-import os
 import sys
 import threading
 import types
@@ -33,6 +32,7 @@ from typing import Any, Protocol
 
 import torch
 
+from .. import logs
 from ..errors import GuardError, RecompileWarning
 from ..options import Options
 from ..provenance import warn_user
@@ -407,6 +407,8 @@ class Dispatcher(Entry):
         self._versions.append(version)
         self._growth.append((self.cache_info().calls, len(self._versions)))
         self._cache.setdefault(lookup, []).append(version)
+        title = f"version {version.number} of {self._name!r}:"
+        logs.say("guards", lambda: "\n".join([title, *map(str, region.guards)]))
         return version
 
     def _pinned(self, capture: Any) -> tuple[tuple[int, ...], tuple[str, ...]]:
@@ -439,8 +441,7 @@ class Dispatcher(Entry):
         if record:
             reason = Recompile(self._name, tuple(failures))
             self._recompiles.append(reason)
-            if "recompiles" in os.environ.get("STAXLAB_LOGS", "").split(","):
-                print(reason, file=sys.stderr)
+            logs.say("recompiles", lambda: reason)
 
     def _warn_limit(self) -> None:
         if self._warned:
