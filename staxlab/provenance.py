@@ -47,15 +47,26 @@ def file_text(file: str) -> str:
     return os.path.basename(file) or file
 
 
-def _user_frame(skip: tuple[str, ...] = ()) -> types.FrameType | None:
-    """The innermost frame on the stack that belongs to neither this package nor torch (nor a ``skip`` prefix)."""
+_LIBRARY = (os.path.dirname(os.__file__) + os.sep, "<frozen ")
+_INSTALLED = tuple(os.path.join(_LIBRARY[0], name) + os.sep for name in ("site-packages", "dist-packages"))
+
+
+def _user_frame(skip: tuple[str, ...] = (), *, library: bool = True) -> types.FrameType | None:
+    """The innermost frame on the stack that belongs to neither this package nor torch (nor a ``skip`` prefix), nor,
+    with ``library=False``, to Python's standard library: a cached property or an executor of ours may stand between."""
     own = os.path.dirname(os.path.abspath(__file__)) + os.sep
     torch_module = sys.modules.get("torch")
     hidden = (own, *skip) + ((os.path.dirname(torch_module.__file__) + os.sep,) if torch_module else ())
     frame: types.FrameType | None = sys._getframe(1)
-    while frame is not None and frame.f_code.co_filename.startswith(hidden):
+    while frame is not None:
+        file = frame.f_code.co_filename
+        own_or_library = file.startswith(hidden) or (
+            not library and file.startswith(_LIBRARY) and not file.startswith(_INSTALLED)
+        )
+        if not own_or_library:
+            return frame
         frame = frame.f_back
-    return frame
+    return None
 
 
 def user_location(skip: tuple[str, ...] = ()) -> SourceLocation | None:
@@ -77,7 +88,7 @@ def warn_user(message: str, category: type[Warning], seen: dict | None = None) -
     of the same name, or another cell of a notebook. Here ``seen`` decides instead: the same text at the same line is
     shown once for each ``seen``, which the caller keeps as long as repetition would be tiresome. Without it, always.
     """
-    frame = _user_frame()
+    frame = _user_frame(library=False)
     file, line, module = ("<unknown>", 0, "staxlab")
     if frame is not None:
         file, line = frame.f_code.co_filename, frame.f_lineno
