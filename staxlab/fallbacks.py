@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from . import logs
 from .capture.autograd import autograd_obstacle
 from .capture.values import memory_obstacle
 from .compilation import Compilation, Fallback, Stage
@@ -96,6 +97,7 @@ def announce(compilation: Compilation, fallback: Fallback, warned: dict | None) 
             remedy=f"{fallback.remedy}; {otherwise}" if fallback.remedy else otherwise,
         )
     compilation.fallback = fallback
+    logs.say("fallbacks", lambda: f"{compilation.name} runs operator by operator: {fallback}")
     remedy = f"\n  remedy: {fallback.remedy}" if fallback.remedy else ""
     warn_user(f"{compilation.name} runs operator by operator: {fallback}{remedy}", FallbackWarning, warned)
 
@@ -107,6 +109,11 @@ def extern_buffers(compilation: Compilation) -> list[Any]:
     return [buffer.data for buffer in compilation.loops.buffers if isinstance(buffer, ExternBuffer)]
 
 
+def _by_pytorch(extern: Any) -> str:
+    why = "; ".join(filter(None, (extern.cause, f"at {extern.location}" if extern.location else "")))
+    return f"{extern.operator} runs through PyTorch ({extern.reason}){': ' if why else ''}{why}"
+
+
 MOST_NAMED = 4  # operators that one warning names
 
 
@@ -115,6 +122,8 @@ def warn_about_fallbacks(compilation: Compilation, warned: dict | None) -> None:
     if compilation.kernels is None or compilation.fallback:
         return
     externs = extern_buffers(compilation)
+    for said in dict.fromkeys(map(_by_pytorch, externs)) if logs.enabled("fallbacks") else ():
+        logs.say("fallbacks", f"{compilation.name}: {said}")
     lines = dict.fromkeys(
         f"\n  {extern.cause}" + (f", at {extern.location}" if extern.location else "")
         for extern in externs

@@ -10,7 +10,8 @@ import pytest
 import torch
 
 import staxlab
-from staxlab import logs
+from staxlab import logs, pipeline, remarks
+from staxlab.compilation import STAGES
 
 ROOT = Path(__file__).resolve().parent.parent
 SAID = re.compile(r'logs\.(?:say|enabled)\(\s*"(\w+)"')
@@ -105,6 +106,55 @@ def test_a_new_version_lists_its_guards(monkeypatch, capsys):
     assert said.startswith("[guards] version 1 of '<lambda>':\n") and "x.shape[0] == 3" in said
 
 
-def test_every_topic_that_is_said_exists():
+def stages_and_rest(monkeypatch, capsys, topics, function, *args, **options):
+    """What a compilation says under these topics: (lines under ``stages``, everything else)."""
+    monkeypatch.setenv(logs.VARIABLE, topics)
+    staxlab.explain(function, *args, **options)
+    said = capsys.readouterr().err
+    lines = said.splitlines()
+    return [line for line in lines if line.startswith("[stages]")], said
+
+
+def test_every_stage_says_what_it_delivered(monkeypatch, capsys):
+    def f(x, w):
+        return (x * w).relu().sum(1)
+
+    stages, said = stages_and_rest(monkeypatch, capsys, "all", f, torch.ones(4, 8), torch.ones(8))
+    titles = [stage.title for stage in STAGES if not (stage.differentiates or stage.option or stage.name == "outside")]
+    assert [re.match(r"\[stages\] f: (.*?) [\d.]+ ms: \S", line)[1] for line in stages] == titles
+    for topic in ("graph", "transforms", "operators", "loops", "fusion", "memory", "kernels", "wrapper"):
+        assert f"[{topic}] f, " in said, topic
+    assert "%mul" in said and 'extern "C"' in said and "def call(" in said
+
+
+def test_a_training_region_says_its_joint_graph_and_its_backward_half(monkeypatch, capsys):
+    x = torch.ones(4, requires_grad=True)
+    stages, said = stages_and_rest(monkeypatch, capsys, "stages,joint", lambda x: x.exp().sin(), x)
+    assert any(": Joint graph " in line for line in stages)
+    assert any("<lambda>, backward: Artifact" in line for line in stages)
+    assert "[joint] <lambda>, Rematerialization (Section 5.4):" in said and "[BW]" in said
+
+
+def test_a_fallback_says_why(monkeypatch, capsys):
+    def f(x):
+        return x.sort()[0] + 1
+
+    _, said = stages_and_rest(monkeypatch, capsys, "fallbacks", f, torch.ones(4))
+    assert said.count("aten.sort.default runs through PyTorch (library)") == 1 and "test_logs.py" in said
+    monkeypatch.setitem(pipeline.RUN, "loops", lambda compilation: 1 // 0)
+    with pytest.warns(staxlab.FallbackWarning):
+        _, said = stages_and_rest(monkeypatch, capsys, "fallbacks", f, torch.ones(4))
+    assert "f runs operator by operator: stage 'loops': ZeroDivisionError" in said
+
+
+def test_every_topic_is_said_by_somebody_and_no_other():
+    told = {topic for rows in remarks._TOLD.values() for topic, _ in rows}
     said = {topic for path in (ROOT / "staxlab").rglob("*.py") for topic in SAID.findall(path.read_text("utf-8"))}
-    assert said <= logs.TOPICS.keys()
+    assert said | told == logs.TOPICS.keys()
+
+
+def test_the_documentation_has_the_table():
+    text = (ROOT / "docs" / "logs.md").read_text("utf-8")
+    rows = dict(re.findall(r"^\| `(\w+)` \| (.*?) \|", text, re.MULTILINE))
+    assert rows == {**logs.TOPICS, "all": "every topic"}
+    assert logs.VARIABLE in text

@@ -24,6 +24,7 @@ from weakref import WeakKeyDictionary
 
 import torch
 
+from .. import logs
 from ..codegen.configurations import Configuration
 from ..codegen.kernel import Kernel
 from ..errors import BuildError, CodegenError
@@ -191,6 +192,7 @@ class TunedLauncher:
         found = autotune_record.read(key, tuning.space)
         if found is not None:
             self.search = replace(found, reason=f"recorded: {found.reason}")
+            logs.say("autotune", lambda: f"{self.kernel.name}: {self.search.decision}")
             return self._launcher_of(found.chosen)
         try:
             measured_on = stand_ins(self.kernel, tensors)
@@ -209,6 +211,7 @@ class TunedLauncher:
             self.search = replace(search, chosen=tuning.rule, cost=search.costs.get(tuning.rule, math.nan))
             return self.rule
         self.search = search
+        logs.say("autotune", lambda: f"{self.kernel.name}: {search}")
         autotune_record.write(key, search, self.kernel.name, device, version)
         return cost.launchers.get(search.chosen) or self._launcher_of(search.chosen)
 

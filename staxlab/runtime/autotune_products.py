@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 
+from .. import logs
 from ..codegen.configurations import Configuration, ConfigurationSpace
 from ..errors import BuildError, CodegenError
 from ..operators.basis import is_random
@@ -78,4 +79,5 @@ def fastest(
     seconds = {name: search.costs.get((k + 1,)) for k, name in enumerate(names)}
     measured = tuple((f"seconds, {name}", float(f"{v:.3g}")) for name, v in seconds.items() if v is not None)
     decision = Decision("matmul-search", subject, chosen, f"measured side by side: {search.reason}", CHOICES, measured)
+    logs.say("autotune", lambda: str(decision))
     return chosen, decision, search
