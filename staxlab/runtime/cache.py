@@ -1,146 +1,182 @@
 """A content-addressed store on disk that several processes share (Definition 11.1 and Section 11.1).
 
 An entry's name is a hash of everything that determines its content, so an entry never has to be invalidated: whatever
-changes, changes the name (Proposition 11.1). Three rules keep readers safe.
+changes, changes the name. With a hash of l bits, q entries are all told apart but for a probability of at most
+q^2 / 2^(l+1) (Proposition 11.1): for 256 bits and a billion entries, 10^-59. The premise is that the name covers
+*every* determinant; :func:`.build.key_of` says what that means for a kernel. Four rules keep readers safe.
 
 * *Whole or absent.* A file is written under a temporary name and renamed, which is atomic.
-* *Verified.* Next to the bytes stands a SHA-256 over them and the entry's name. An entry that was truncated,
-  overwritten, half deleted, or put under another entry's name does not match, is dropped, and is built again; nobody is
-  told anything but the log.
-* *Private.* A shared library is code. An entry, or a directory, that another user could have written is not read.
+* *Verified.* In front of the bytes stands a SHA-256 over them and the entry's name (:mod:`.cache_format`). An entry
+  that was truncated, overwritten, half deleted, or put under another entry's name does not match, is dropped, and is
+  built again; nobody is told anything but the log.
+* *Private.* A shared library is code. An entry, or a directory, that another user could have written is not read
+  (:mod:`.cache_directory`).
+* *Bounded.* Beyond ``$STAXLAB_CACHE_LIMIT`` bytes (2 GiB) the least recently used entries go (:mod:`.cache_entries`).
 
-A directory that cannot be used is replaced by a private temporary one, with one warning.
+Of several processes that want what is not there, one builds: it holds the entry's lock, and the others, once they have
+it, look again. A full disk costs a warning; the cache is an optimisation.
 """
 
 from __future__ import annotations
 
 import contextlib
-import hashlib
+import errno
+import functools
 import logging
 import os
-import re
 import shutil
 import stat
 import tempfile
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from .. import logs
+from ..provenance import warn_user
+from . import cache_directory, cache_entries, cache_format
+from .cache_directory import directory, forget_own, requested_directory, shared_directories, trusted
+from .cache_entries import KINDS, LOCKS, TRITON, WRITING, Entry, kind_of, path_in
+
+__all__ = [
+    "CacheInfo", "Contents", "Entry", "atomic_write", "browse", "clear", "directory", "entries", "info", "kinds",
+    "locked", "path_of", "read_library", "read_verified", "requested_directory", "shared_directories", "trusted",
+    "write_verified",
+]  # fmt: skip
+
+LIMIT, DEFAULT_LIMIT = "STAXLAB_CACHE_LIMIT", 2 << 30
+#: Seconds to wait for a process that builds what is wanted; a stopped one must not stop the others.
+PATIENCE = 120.0
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
 log = logging.getLogger("staxlab.cache")
 
-_lock = threading.Lock()
-_usable: dict[str, Path] = {}
-_private: list[Path] = []
-# Two digits of a hash, or a kind and a hash; the locks; a file being written when its process died.
-_OWN_NAMES = re.compile(r"[0-9a-f]{2}|[a-z]+-[0-9a-f]{16,}(\.[a-z]+)?|locks|triton|\.writing-.*")
-_DIGEST = 32  # bytes of SHA-256 in front of every entry
+#: Kind of entry -> what it is.
+kinds = KINDS
 
-
-def requested_directory() -> Path:
-    """$STAXLAB_CACHE_DIR, else $XDG_CACHE_HOME/staxlab, else ~/.cache/staxlab."""
-    named = os.environ.get("STAXLAB_CACHE_DIR")
-    if named:
-        return Path(named).expanduser()
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path("~/.cache").expanduser()) / "staxlab"
-
-
-def directory() -> Path:
-    """The directory in use. Creates it; falls back to a private temporary one, warning once, if it cannot be used."""
-    wanted = requested_directory()
-    known = _usable.get(str(wanted))
-    if known is not None and known.is_dir():
-        return known
-    with _lock:
-        problem = _problem(wanted)
-        if problem is None:
-            _usable[str(wanted)] = wanted
-            return wanted
-        replacement = _private_directory()
-        if str(wanted) not in _usable:
-            from ..provenance import warn_user  # this module runs alone as well
-
-            said = f"the cache directory {wanted} {problem}; using {replacement} for this process"
-            warn_user(said, UserWarning)
-        _usable[str(wanted)] = replacement
-        return replacement
-
-
-def _problem(path: Path) -> str | None:
-    """Why a directory cannot be the cache, in words; None if it can."""
-    try:
-        path.mkdir(parents=True, exist_ok=True, mode=0o700)
-        if not trusted(path):
-            return "could have been written by another user"
-        with tempfile.TemporaryFile(dir=path):
-            pass
-    except OSError as error:
-        return f"cannot be written ({error.strerror or error})"
-    return None
-
-
-def _private_directory() -> Path:
-    if not _private or not _private[0].is_dir():
-        _private[:] = [Path(tempfile.mkdtemp(prefix="staxlab-"))]
-        import atexit
-
-        atexit.register(shutil.rmtree, _private[0], ignore_errors=True)
-    return _private[0]
-
-
-def trusted(path: Path) -> bool:
-    """Whether only this user (or root) can have written a file or directory."""
-    if not hasattr(os, "getuid"):
-        return True
-    status = os.stat(path)
-    return status.st_uid in (os.getuid(), 0) and not status.st_mode & stat.S_IWOTH
+_outcomes: dict[str, bool] = {}  # name -> whether the first look of this process found it
+_written = 0  # bytes since the size was last looked at
+_counted = False
+_told_full = False
+_held: set = set()  # open lock files, for a child to close
 
 
 def path_of(name: str) -> Path:
-    return directory() / name[:2] / name if "-" not in name else directory() / name
+    """The file of an entry in the own directory."""
+    return path_in(directory(), name)
+
+
+def limit() -> int:
+    """How many bytes the entries may take: $STAXLAB_CACHE_LIMIT ("512M", "2G"; with "0" only the newest stays), else
+    2 GiB. OptionError for a value that is no number of bytes."""
+    value = os.environ.get(LIMIT)
+    if not value:
+        return DEFAULT_LIMIT
+    from ..native import bytes_of
+
+    return bytes_of(value, LIMIT)
+
+
+# --- Reading ----------------------------------------------------------------------------------------------------------
 
 
 def read_verified(name: str) -> bytes | None:
-    """The content of an entry, or None if it is absent, damaged (it is then removed) or not to be trusted."""
-    path = path_of(name)
-    try:
-        if not (trusted(path.parent) and trusted(path)):
-            log.warning("cache entry %s could have been written by another user: ignored", name)
-            return None
-        data = path.read_bytes()
-    except OSError:
-        return None
-    content = data[_DIGEST:]
-    if len(data) < _DIGEST or _digest(name, content) != data[:_DIGEST]:
-        log.warning("cache entry %s is damaged: dropped", name)
-        with contextlib.suppress(OSError):
-            path.unlink()
-        return None
+    """The content of an entry, or None if it is absent, damaged (it is then removed) or not to be trusted. Shared
+    directories are looked at first; nothing is ever changed there."""
+    content = _found(name)
+    _outcomes.setdefault(name, content is not None)
+    logs.say("cache", lambda: f"{'missing' if content is None else 'found'}: {name}")
     return content
 
 
-def _digest(name: str, content: bytes) -> bytes:
-    return hashlib.sha256(name.encode() + b"\0" + content).digest()
+def read_library(name: str) -> bytes | None:
+    """:func:`read_verified` of a shared library: also None (and removed) if it was made for another machine."""
+    content = read_verified(name)
+    if content is None:
+        return None
+    problem = cache_format.library_problem(content)
+    if problem is None:
+        return content
+    log.warning("cache entry %s %s: built again", name, problem)
+    _drop(path_of(name))
+    _outcomes[name] = False
+    return None
 
 
-def write_verified(name: str, content: bytes) -> None:
-    """Store an entry atomically. A full or vanished disk is logged, not raised: the cache is an optimisation."""
+def _found(name: str) -> bytes | None:
+    for where in shared_directories():
+        content = _read(where, name, shared=True)
+        if content is not None:
+            return content
+    return _read(directory(), name)
+
+
+def _read(where: Path, name: str, shared: bool = False) -> bytes | None:
+    path = path_in(where, name)
+    try:
+        # Neither a link, which others may point elsewhere, nor a pipe, which nobody may ever write to.
+        descriptor = os.open(path, os.O_RDONLY | _flag("O_CLOEXEC") | _flag("O_NOFOLLOW") | _flag("O_NONBLOCK"))
+    except OSError:
+        return None
+    try:
+        with os.fdopen(descriptor, "rb") as file:
+            status = os.fstat(descriptor)
+            if not stat.S_ISREG(status.st_mode):
+                return None
+            if not (cache_directory.is_ours(status) and (path.parent == where or trusted(path.parent))):
+                log.warning("cache entry %s could have been written by another user: ignored", name)
+                return None
+            parsed = cache_format.unpack(name, file.read())
+            if parsed.state == "sound":
+                if not shared:
+                    cache_entries.touch(descriptor, status)
+                return parsed.content
+    except OSError:
+        return None
+    log.warning("cache entry %s is %s: %s", name, parsed.state, "ignored" if shared else "dropped")
+    if not shared:
+        _drop(path)
+    return None
+
+
+def _flag(name: str) -> int:
+    return getattr(os, name, 0)
+
+
+def _drop(path: Path) -> None:
+    with contextlib.suppress(OSError):
+        path.unlink()
+
+
+# --- Writing ----------------------------------------------------------------------------------------------------------
+
+
+def write_verified(name: str, content: bytes, title: str = "") -> None:
+    """Store an entry atomically. ``title`` is what a listing calls it. A full disk costs one warning, a vanished one is
+    logged; neither is raised: the cache is an optimisation."""
+    data = cache_format.pack(name, content, title)
     for attempt in range(2):
         path = path_of(name)
         try:
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            atomic_write(path, _digest(name, content) + content)
-            return
+            atomic_write(path, data)
         except OSError as error:
             log.warning("cache entry %s could not be stored: %s", name, error)
+            if error.errno in _FULL:
+                _tell_full(path.parent, error)
+                return
             if attempt == 0:
-                _usable.pop(str(requested_directory()), None)
+                forget_own()  # it may be read-only now, or gone
+            continue
+        logs.say("cache", lambda: f"written: {name} ({len(content):,} bytes) {title}")
+        _keep_within_limit(len(data), name)
+        return
 
 
 def atomic_write(path: Path, data: bytes) -> None:
     """Write a file so that readers see all of it or none."""
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".writing-")
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=WRITING)
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(data)
@@ -151,25 +187,124 @@ def atomic_write(path: Path, data: bytes) -> None:
         raise
 
 
+def _tell_full(where: Path, error: OSError) -> None:
+    global _told_full
+    if not _told_full:
+        _told_full = True
+        warn_user(
+            f"the cache in {where} cannot keep what is compiled now ({error.strerror or error}); results are right, and "
+            "the next process compiles again. Free some space, or run `staxlab cache clear`",
+            UserWarning,
+        )
+
+
+def _keep_within_limit(nbytes: int, name: str) -> None:
+    """Evict if the limit is passed. Looking costs a pass over the directory, so it is done at the first write of a
+    process and whenever it has written another 1/64 of the limit."""
+    global _written, _counted
+    most = limit()
+    _written += nbytes
+    if _counted and _written < most >> 6:
+        return
+    where = directory()
+    if not _counted:
+        cache_entries.sweep(where)
+    _written, _counted = 0, True
+    gone = cache_entries.evict(where, most, keep=name)
+    if gone:
+        freed = sum(entry.nbytes for entry in gone)
+        logs.say("cache", lambda: f"dropped: {len(gone)} least recently used entries, {freed:,} bytes")
+
+
+# --- One builds, the others wait --------------------------------------------------------------------------------------
+
+
 @contextlib.contextmanager
 def locked(name: str) -> Iterator[None]:
-    """Hold a lock among processes, so that one of them builds and the others find what it built. Where files cannot be
-    locked, everybody builds, which is slower and just as right."""
+    """Hold a lock among processes and threads, so that one of them builds and the others find what it built. Where
+    files cannot be locked, or after :data:`PATIENCE` seconds, everybody builds, which is slower and just as right."""
+    file = _locked_file(name)
     try:
-        import fcntl
-
-        locks = directory() / "locks"
-        locks.mkdir(exist_ok=True, mode=0o700)
-        file = open(locks / name, "a+b")
-    except (ImportError, OSError):
-        yield
-        return
-    try:
-        with contextlib.suppress(OSError):
-            fcntl.flock(file, fcntl.LOCK_EX)
         yield
     finally:
+        if file is not None:
+            _release(file, name)
+
+
+def _locked_file(name: str):  # noqa: ANN202  (a binary file, or None)
+    try:
+        import fcntl
+    except ImportError:
+        return None
+    until, pause = time.monotonic() + PATIENCE, 0.002
+    file = None
+    try:
+        while True:
+            if file is None:
+                locks = directory() / LOCKS
+                locks.mkdir(exist_ok=True, mode=0o700)
+                file = open(locks / name, "a+b")
+                _held.add(file)
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if time.monotonic() > until:
+                    log.warning("another process holds the lock of %s since %d s: built here as well", name, PATIENCE)
+                    _close(file)
+                    return None
+                time.sleep(pause)
+                pause = min(pause * 1.5, 0.05)
+                continue
+            # Whoever held it has deleted it: then this is a lock without a name, which keeps nobody out.
+            if _carries(file, locks / name):
+                return file
+            _close(file)
+            file = None
+    except OSError:
+        if file is not None:
+            _close(file)
+        return None
+    except BaseException:  # Ctrl-C while waiting
+        if file is not None:
+            _close(file)
+        raise
+
+
+def _carries(file, path: Path) -> bool:  # noqa: ANN001
+    try:
+        return os.path.samestat(os.fstat(file.fileno()), os.stat(path))
+    except OSError:
+        return False
+
+
+def _release(file, name: str) -> None:  # noqa: ANN001
+    import fcntl
+
+    with contextlib.suppress(OSError, ValueError):
+        path = Path(file.name)
+        if _carries(file, path):
+            path.unlink()
+        fcntl.flock(file, fcntl.LOCK_UN)  # closing is not enough if a forked child has it open, too
+    _close(file)
+
+
+def _close(file) -> None:  # noqa: ANN001
+    _held.discard(file)
+    with contextlib.suppress(OSError, ValueError):
         file.close()
+
+
+def _after_fork() -> None:
+    """A child that lives long must not hold what its parent had locked."""
+    for file in list(_held):
+        _close(file)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+
+# --- Looking and clearing ---------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -184,24 +319,88 @@ class CacheInfo:
         return f"{self.directory}: {self.entries} entries, {self.nbytes / 1e6:.2f} MB"
 
 
+@dataclass(frozen=True)
+class Contents:
+    """The cache at one moment: directory, limit in bytes, entries of it and of the shared directories, and
+    which names this process has looked for: found (True) or not. Prints and draws itself."""
+
+    directory: str
+    limit: int
+    entries: tuple[Entry, ...]
+    shared: tuple[str, ...] = ()
+    outcomes: dict[str, bool] | None = None
+    now: float = 0.0
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes in the own directory."""
+        return sum(entry.nbytes for entry in self.entries if not entry.shared)
+
+    @functools.cached_property
+    def by_kind(self) -> dict[str, tuple[int, int]]:
+        """Kind -> (entries, bytes), most bytes first."""
+        found: dict[str, tuple[int, int]] = {}
+        for entry in self.entries:
+            count, size = found.get(entry.kind, (0, 0))
+            found[entry.kind] = count + 1, size + entry.nbytes
+        return dict(sorted(found.items(), key=lambda item: -item[1][1]))
+
+    @property
+    def hits(self) -> int:
+        """How many entries this process looked for and found."""
+        return sum(self.outcomes.values()) if self.outcomes else 0
+
+    @property
+    def misses(self) -> int:
+        """How many entries this process looked for in vain, at first."""
+        return len(self.outcomes or ()) - self.hits
+
+    def __str__(self) -> str:
+        from ..view.cache_browser import text
+
+        return text(self)
+
+    __repr__ = __str__
+
+    def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, str]:
+        from ..view import mimebundle
+
+        return mimebundle(self)
+
+
+def entries() -> tuple[Entry, ...]:
+    """Every entry of the own directory, by name."""
+    return tuple(cache_entries.walk(directory()))
+
+
+def browse() -> Contents:
+    """The cache as a record to look at: own entries and shared ones, and the hits and misses of this process."""
+    shared = shared_directories()
+    found = [*entries(), *(entry for where in shared for entry in cache_entries.walk(where, shared=True))]
+    return Contents(str(directory()), limit(), tuple(found), tuple(map(str, shared)), dict(_outcomes), time.time())
+
+
 def info() -> CacheInfo:
-    """Count the entries."""
-    where = directory()
-    files = [p for own in _own(where) if own.name != "locks" for p in (own, *own.rglob("*")) if p.is_file()]
-    return CacheInfo(str(where), len(files), sum(p.stat().st_size for p in files))
+    """Count the entries of the own directory."""
+    sizes = [entry.nbytes for entry in cache_entries.walk(directory(), titles=False)]
+    return CacheInfo(str(directory()), len(sizes), sum(sizes))
 
 
 def clear() -> None:
-    """Delete every entry, and nothing else: the directory is the user's choice and may hold other things. Kernels
-    already loaded keep working: they are not mapped from these files."""
-    for child in _own(directory()):
-        if child.is_dir():
-            shutil.rmtree(child, ignore_errors=True)
-        else:
+    """Delete every entry of the own directory, and nothing else: the directory is the user's choice and may hold other
+    things. Kernels already loaded keep working: they are not mapped from these files. Locks that are held stay."""
+    where = directory()
+    for entry in cache_entries.walk(where, titles=False):
+        if entry.kind != TRITON:
+            _drop(entry.path)
+    shutil.rmtree(where / TRITON, ignore_errors=True)
+    cache_entries.sweep(where)
+    for child in list(where.iterdir()):
+        if child.name.startswith(WRITING):
+            _drop(child)
+        elif cache_entries.is_shard(child.name):
+            for left in child.glob(f"{WRITING}*"):
+                _drop(left)
             with contextlib.suppress(OSError):
-                child.unlink()
-
-
-def _own(where: Path) -> list[Path]:
-    """What this store (and Triton's, kept inside it) has made directly inside its directory."""
-    return [child for child in where.iterdir() if _OWN_NAMES.fullmatch(child.name)]
+                child.rmdir()  # unless something else is in it
+    _outcomes.clear()

@@ -1,8 +1,10 @@
 """Finding the C++ compiler and knowing exactly which one it is (Section 11.1).
 
 A content-addressed cache is sound only if its key covers everything the artifact depends on (Proposition 11.1), and the
-compiler is one of those things. Its *identity* is what ``--version`` prints. Asking costs a process, so the answer is
-remembered on disk under the executable's path, size and modification time: a warm start asks nobody.
+compiler is one of those things. Its *identity* is what ``--version`` prints, the machine it compiles for, and what its
+assembler and linker say of themselves. Asking costs processes, so the answers are remembered on disk under the
+executable's path, size and modification time: a warm start asks nobody. The headers of the system are no part of it:
+generated kernels include none (:func:`.build.key_of` reads what other sources include).
 
 The OpenMP runtime is part of the picture too. PyTorch has already loaded one; kernels must use the very same, or two
 pools of threads would fight over the cores. Its file is found among the process's loaded libraries and linked by path,
@@ -43,12 +45,14 @@ class Toolchain:
     command: tuple[str, ...]
     version: str
     openmp: str
+    target: str = ""  # the machine: x86_64-linux-gnu
+    helpers: str = ""  # the versions of the assembler and the linker that it starts
 
     @property
     def identity(self) -> str:
-        """What the cache key folds in: the version text and the arguments every call is given, but not the path, so
-        that equal compilers share artifacts."""
-        return "\0".join((self.version, *self.command[1:]))
+        """What the cache key folds in: the version text, machine, assembler and linker, and the arguments every call is
+        given, but not the path, so that equal compilers share artifacts."""
+        return "\0".join((self.version, self.target, self.helpers, *self.command[1:]))
 
 
 def candidates() -> list[tuple[str, ...]]:
@@ -101,14 +105,20 @@ def clear() -> None:
     openmp_runtime.cache_clear()
 
 
+#: Variables that let a compiler start another assembler or linker.
+_REDIRECTIONS = ("COMPILER_PATH", "GCC_EXEC_PREFIX", "PATH")
+
+
 def _fingerprint(command: tuple[str, ...]) -> str:
-    """Names an executable without starting it: path, size and modification time of everything the command names."""
+    """Names an executable without starting it: path, size and modification time of everything the command names, and
+    the variables by which it finds its assembler."""
     parts = [*command]
     for part in command:
         path = Path(part)
         if path.is_absolute() and path.exists():
             status = path.resolve().stat()
             parts += [str(path.resolve()), str(status.st_size), str(status.st_mtime_ns)]
+    parts += [f"{name}={os.environ[name]}" for name in _REDIRECTIONS if name in os.environ]
     if "ziglang" in command:
         import importlib.metadata
 
@@ -124,14 +134,38 @@ def _identify(command: tuple[str, ...]) -> Toolchain:
         try:
             facts = json.loads(known)
             if facts["openmp"] in ("gnu", "llvm", ""):
-                return Toolchain(command, facts["version"], facts["openmp"])
+                return Toolchain(command, **{name: str(facts[name]) for name in _FACTS})
         except (ValueError, KeyError, TypeError):
             pass
     version = _run([*command, "--version"]).strip()
-    toolchain = Toolchain(command, version, _openmp_calls(command))
-    facts = json.dumps({"version": toolchain.version, "openmp": toolchain.openmp, "command": list(command)})
-    cache.write_verified(name, facts.encode())
+    toolchain = Toolchain(command, version, _openmp_calls(command), _said([*command, "-dumpmachine"]), _helpers(command))
+    facts = {fact: getattr(toolchain, fact) for fact in _FACTS} | {"command": list(command)}
+    cache.write_verified(name, json.dumps(facts).encode(), title=_first_line(version))
     return toolchain
+
+
+_FACTS = ("version", "openmp", "target", "helpers")
+
+
+def _said(command: list[str]) -> str:
+    """What a command prints, "" if it cannot be run."""
+    try:
+        return _run(command).strip()
+    except (OSError, subprocess.SubprocessError, BuildError):
+        return ""
+
+
+def _first_line(text: str) -> str:
+    return text.partition("\n")[0]
+
+
+def _helpers(command: tuple[str, ...]) -> str:
+    """The first line that the assembler and the linker say of themselves. A compiler that has its own says nothing."""
+    found = []
+    for name in ("as", "ld"):
+        path = shutil.which(_first_line(_said([*command, f"-print-prog-name={name}"])))
+        found.append(_first_line(_said([path, "--version"])) if path else "")
+    return "\n".join(found)
 
 
 def _run(command: list[str], text: str | None = None) -> str:

@@ -106,6 +106,9 @@ RENDERERS: dict[str, str] = {
     "InstanceRun": "attention_state",
     "AttentionTraffic": "attention_traffic",
     "AttentionLengths": "attention_lengths",
+    "Contents": "cache_browser",
+    "Verification": "cache_browser",
+    "CompilationFlow": "pipeline_flow",
     "Compilation": "explorer",
 }
 
