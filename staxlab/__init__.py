@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from . import errors
 from .api import compile, explain, trace
+from .backends.table import list_backends, register_backend
 from .capture.gates import gate
 from .compilation import Compilation
 from .errors import (
+    BackendError,
     BuildError,
     CaptureError,
     CodegenError,
@@ -35,6 +37,7 @@ from .options import Decision, DeviceSpec, Options
 __version__ = "0.1.0"
 
 __all__ = [
+    "BackendError",
     "BlockMask",
     "BuildError",
     "CaptureError",
@@ -64,8 +67,10 @@ __all__ = [
     "gate",
     "hvp",
     "jvp",
+    "list_backends",
     "memory_stats",
     "omni_attention",
+    "register_backend",
     "register_lowering",
     "set_memory_limit",
     "trace",

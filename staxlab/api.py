@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Iterable
-from dataclasses import fields
 from typing import Any
 
 import torch
@@ -21,7 +20,7 @@ from .specialize.dispatch import Dispatcher
 def compile(
     fn: Callable | torch.nn.Module | None = None,
     *,
-    backend: str = "stax",
+    backend: str | Callable[..., Any] = "stax",
     mode: str | None = None,
     options: dict[str, Any] | None = None,
     dynamic: bool = False,
@@ -35,8 +34,10 @@ def compile(
     attributes (:class:`.specialize.compiled_module.CompiledModule`). The result has ``.versions`` (each with ``.key``,
     ``.guards`` and ``.compilation``), ``.recompiles`` (a list of reasons), ``.cache_info()`` and ``.reset()``.
 
-    backend        "stax" (kernels), or a prefix of the pipeline: "aot_eager", "eager" (Section 11.4)
-    mode, options  presets and single settings, see :class:`staxlab.options.Options`
+    backend        "stax" (kernels), a prefix of the pipeline: "aot_eager", "eager" (Section 11.4), another name of
+                   ``staxlab.list_backends()``, or a backend itself: a function from a graph and example inputs to a
+                   callable (:func:`staxlab.register_backend`)
+    mode, options  presets (Table 11.1, ``staxlab.modes``) and single settings, see :class:`staxlab.options.Options`
     dynamic        one version for all shapes of a rank (Section 2.2). Code that reads a shape, a length or strides
                    still makes a version for each. Kernels with symbolic sizes are not there yet: such a version runs
                    operator by operator, with a FallbackWarning
@@ -107,7 +108,7 @@ def _unknown_parameter(name: str, given: str, known: Iterable[str]) -> OptionErr
     what = f"staxlab.{name} has no parameter {given!r}"
     if given in FOREIGN:
         return OptionError(what, remedy=f"leave it out: {FOREIGN[given]}")
-    if given in {f.name for f in fields(Options)} - {"extra", "backend", "mode", "dynamic", "strict_native"}:
+    if given in Options.names():
         return OptionError(f"{what}, but an option of that name", remedy=f"options={{{given!r}: ...}}")
     meant = {"strict": "strict_native", "device": "target"}.get(given)
     if meant in known:
@@ -137,7 +138,7 @@ def explain(
     fn: Callable | torch.nn.Module,
     *args: Any,
     target: str | None = None,
-    backend: str = "stax",
+    backend: str | Callable[..., Any] = "stax",
     mode: str | None = None,
     options: dict[str, Any] | None = None,
     strict_native: bool = False,

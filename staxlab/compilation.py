@@ -44,6 +44,8 @@ STAGES: tuple[Stage, ...] = (
     # Before there is an artifact: kernels that fail never become one.
     Stage("validation", "Translation validation", "Section 6.9", option="validate"),
     Stage("artifact", "Artifact", "Section 11"),
+    # In the place of all that comes after the last stage of ours, for a backend that is not ours.
+    Stage("outside", "Outside backend", "Section 11.3", option="outside"),
 )
 
 
@@ -64,8 +66,8 @@ class Compilation:
     """The ordered record of one compilation, complete or up to the stage its backend ends with.
 
     ``capture``, ``transforms``, ``joint``, ``partition``, ``operators``, ``loops``, ``schedule``, ``kernels``,
-    ``wrapper``, ``validation``, ``artifact`` are the records of the stages; ``key`` and ``guards`` say for which inputs
-    the result holds; ``timings`` maps stage names to seconds. In a notebook the object draws itself as a stepper.
+    ``wrapper``, ``validation``, ``artifact``, ``outside`` are the records of the stages; ``key`` and ``guards`` say for
+    which inputs the result holds; ``timings`` maps stage names to seconds. In a notebook the object draws itself as a stepper.
 
     A record is None where its stage did not run: beyond the ``last`` stage, or because the region runs operator
     by operator. ``fallback_reason`` then says why, and ``fallback_remedy`` what to do. ``trains`` says that gradients
@@ -191,6 +193,12 @@ class Compilation:
     def artifact(self) -> Any:
         """What runs (Section 11); None when the target is not this machine."""
         return self.records.get("artifact")
+
+    @property
+    def outside(self) -> Any:
+        """What an outside backend was given and what it made of it (Section 11.3, a
+        :class:`staxlab.backends.delegate.Delegated`); None for backends of our own."""
+        return self.records.get("outside")
 
     @property
     def graphs(self) -> Any:

@@ -55,6 +55,10 @@ class BuildError(StaxError):
     """The external compiler is missing or failed (Section 11). Carries the compiler's own words when it spoke."""
 
 
+class BackendError(StaxError):
+    """An outside backend refused a graph, or what it returned breaks its contract (Section 11.3)."""
+
+
 class ValidationError(StaxError):
     """A generated kernel does not compute what its loops mean (``options={"validate": True}``, Section 6.9). The
     message names kernel, element, both values and the user's lines; ``validation`` is the whole record."""

@@ -16,6 +16,8 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
+from .backends import table
+from .backends.table import Backend
 from .errors import OptionError
 
 
@@ -205,7 +207,6 @@ def nearest(given: str, valid: Iterable[str]) -> str:
     return f"; did you mean {close[0]!r}? (known: {known})" if close else f"; known: {known}"
 
 
-BACKENDS = ("stax", "aot_eager", "eager")
 SEARCH_METHODS = ("candidates", "descent", "random", "halving")  # Section 9.6; the first is what True means
 MATMUL = ("rule", "library", "template", "template-tma")
 ATTENTION = ("auto", "off", "require")
@@ -241,7 +242,6 @@ def _is_budget(value: Any) -> bool:
 
 # Option -> (whether a value is allowed, what is, in words).
 _ALLOWED: dict[str, tuple[Callable[[Any], bool], str]] = {
-    "backend": (lambda value: value in BACKENDS, "one of " + ", ".join(map(repr, BACKENDS))),
     "strict_native": (_is_flag, "True or False"),
     "dynamic": (_is_flag, "True or False"),
     "autotune": (
@@ -278,7 +278,8 @@ class Options:
 
     ``strict_native``   raise where an operator has no lowering (library calls, such as matmul and sort, are accepted)
     ``dynamic``         specialize on ranks instead of shapes (Sections 2.2 and 10)
-    ``backend``         "stax", or a prefix of the pipeline: "eager", "aot_eager"
+    ``backend``         "stax", a prefix of the pipeline ("eager", "aot_eager"), or another name of
+                        ``staxlab.list_backends()``; ``outside`` is then its row, and ``extra`` the options of its own
     ``autotune``        on a GPU, measure launch configurations at the first call (Section 9.6): "candidates" (or True)
                         chooses among a few, "descent" goes on from there, "random" and "halving" draw from the whole
                         space. What a sum rounds to may depend on the configuration; the finding is kept on disk
@@ -326,14 +327,37 @@ class Options:
     memory_budget: int | float | None = None
     validate: bool = False
     extra: tuple[tuple[str, Any], ...] = field(default=(), repr=False)
+    outside: Backend | None = field(default=None, repr=False)
 
     @property
     def search_method(self) -> str | None:
         """The method that ``autotune`` asks for; None if it asks for none."""
         return SEARCH_METHODS[0] if self.autotune is True else self.autotune or None
 
+    @property
+    def last_stage(self) -> str:
+        """The last of our stages that the backend runs: "transforms", "operators" or "artifact"."""
+        return self.outside.after if self.outside else table.OWN[self.backend].after
+
+    @staticmethod
+    def names() -> frozenset[str]:
+        """The names that ``options=`` may have, whatever the backend."""
+        return frozenset(f.name for f in dataclasses.fields(Options)) - _PARAMETERS
+
     def __post_init__(self) -> None:
         """Raise OptionError for a value that its option does not allow."""
+        if self.outside is None or self.outside.name != self.backend:
+            row = table.find(self.backend)
+            if row is None:
+                raise OptionError(f"unknown backend {self.backend!r}{nearest(str(self.backend), table.names())}")
+            object.__setattr__(self, "outside", row if row.is_outside else None)
+            if not row.is_outside:
+                object.__setattr__(self, "extra", ())
+        if self.outside and self.dynamic:
+            raise OptionError(
+                f"backend {self.backend!r} is given the shapes of one call, and dynamic=True asks for all of a rank",
+                remedy="leave dynamic=True out: a version is made for each shape",
+            )
         for name, (allowed, words) in _ALLOWED.items():
             if not allowed(value := getattr(self, name)):
                 raise OptionError(f"{name}={value!r} is not allowed: {name} must be {words}")
@@ -341,26 +365,67 @@ class Options:
     @staticmethod
     def resolve(
         *,
-        backend: str = "stax",
+        backend: str | Callable[..., Any] = "stax",
         mode: str | None = None,
         options: dict[str, Any] | None = None,
         dynamic: bool = False,
         strict_native: bool = False,
     ) -> Options:
-        """Mode presets first, then ``options`` key by key (Section 11.5). Unknown names raise OptionError."""
+        """Mode presets first, then ``options`` key by key (Section 11.5). ``backend`` is a name or a backend itself.
+        Unknown names raise OptionError, with the nearest known one."""
         if not (mode is None or isinstance(mode, str)) or mode not in MODES:
             raise OptionError(f"unknown mode {mode!r}{nearest(str(mode), [m for m in MODES if m])}")
-        if backend not in BACKENDS:
-            raise OptionError(f"unknown backend {backend!r}{nearest(str(backend), BACKENDS)}")
         if not isinstance(options, Mapping | None):
             raise OptionError(
                 f"options must be a dict, not {type(options).__name__}",
                 remedy="options={'accumulators': 4}, for example",
             )
-        known = {f.name for f in dataclasses.fields(Options)} - {"extra", "backend", "mode", "dynamic", "strict_native"}
-        values = dict(MODES[mode])
+        row = table.find(backend) if isinstance(backend, str) else None
+        if row is None and callable(backend):
+            row = table.of_callable(backend)
+        if row is None:
+            raise OptionError(f"unknown backend {backend!r}{nearest(str(backend), table.names())}")
+        declared, takes_any = row.parameters()
+        values, extra = dict(MODES[mode]), {}
         for name, value in (options or {}).items():
-            if name not in known:
-                raise OptionError(f"unknown option {name!r}{nearest(str(name), sorted(known))}")
-            values[name] = value
-        return Options(backend=backend, mode=mode, dynamic=dynamic, strict_native=strict_native, **values)
+            if name in Options.names():
+                values[name] = value
+            elif isinstance(name, str) and (name in declared or takes_any):
+                extra[name] = _hashable(row.name, name, value)
+            else:
+                raise _unknown_option(name, declared)
+        return Options(
+            backend=row.name, mode=mode, dynamic=dynamic, strict_native=strict_native,
+            extra=tuple(extra.items()), outside=row if row.is_outside else None, **values,
+        )  # fmt: skip
+
+
+_PARAMETERS = frozenset({"backend", "mode", "dynamic", "strict_native", "extra", "outside"})
+
+#: What an option is called elsewhere: the chapter's name (Section 11.5), and those of compilers of the same kind.
+ELSEWHERE = {
+    "stax.cudagraphs": "cuda_graphs", "stax.cuda_graphs": "cuda_graphs", "triton.cudagraphs": "cuda_graphs",
+    "cudagraphs": "cuda_graphs", "stax.max_autotune": "autotune", "stax.autotune": "autotune",
+    "max_autotune": "autotune", "stax.fusion": "fuse", "stax.fuse": "fuse",
+}  # fmt: skip
+
+
+def _unknown_option(name: Any, declared: Iterable[str]) -> OptionError:
+    if name in ELSEWHERE:
+        ours = ELSEWHERE[name]
+        return OptionError(f"unknown option {name!r}: here it is called {ours!r}", remedy=f"options={{{ours!r}: ...}}")
+    if name in _PARAMETERS - {"extra", "outside"}:
+        return OptionError(f"unknown option {name!r}: it is a parameter of its own", remedy=f"compile(f, {name}=...)")
+    return OptionError(f"unknown option {name!r}{nearest(str(name), sorted({*Options.names(), *declared}))}")
+
+
+def _hashable(backend: str, name: str, value: Any) -> Any:
+    """``value``, which becomes part of every cache key."""
+    try:
+        hash(value)
+    except TypeError:
+        raise OptionError(
+            f"option {name!r} of backend {backend!r} has no hash: {type(value).__name__}",
+            remedy="pass a number, a string or a tuple of them",
+        ) from None
+    return value

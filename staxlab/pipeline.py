@@ -10,13 +10,14 @@ half; the backward half is a compilation of its own, made when it is first neede
 
 A stage is one function from the records made so far to the next record. Backends are prefixes of the list (Section
 11.4): ``eager`` runs the transformed graph, ``aot_eager`` the operator graph, ``stax`` all of it, so a wrong value can
-be blamed on a layer by shortening the prefix. The timing split, the explorer and the error locator iterate the list.
+be blamed on a layer by shortening the prefix. An outside backend is given the graph a prefix ends with, in the stage
+``outside``. The timing split, the explorer and the error locator iterate the list.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -52,9 +53,9 @@ def _transforms(compilation: Compilation) -> Any:
     from .transform import transform
 
     options = compilation.options
-    by_autograd = options.backend == "eager" and compilation.trains  # it may be differentiated any number of times
-    if compilation.derivative or options.double_backward or by_autograd:
-        # Attention without its matrix of scores has one derivative, in reverse mode.
+    by_autograd = options.last_stage == "transforms" and compilation.trains  # differentiated any number of times
+    if compilation.derivative or options.double_backward or by_autograd or options.outside:
+        # Attention without its matrix of scores has one derivative, in reverse mode, and kernels of ours alone.
         options = replace(options, attention="off")
     return transform(compilation.capture, options, general=_attention_operator)
 
@@ -146,18 +147,21 @@ def _artifact(compilation: Compilation) -> Any:
     return load(compilation.wrapper, launchers, *program_of(compilation.schedule, compilation.kernels, launchers))
 
 
+def _outside(compilation: Compilation) -> Any:
+    from .backends.delegate import delegate
+
+    return delegate(compilation)
+
+
 # What each of the STAGES does: from the compilation's earlier records to its own.
 RUN: dict[str, Callable[[Compilation], Any]] = {
     "capture": _capture, "transforms": _transforms, "joint": _joint, "partition": _partition, "operators": _operators,
     "loops": _loops, "schedule": _schedule, "kernels": _kernels, "wrapper": _wrapper,
-    "validation": _validation, "artifact": _artifact,
+    "validation": _validation, "artifact": _artifact, "outside": _outside,
 }  # fmt: skip
 
 # Up to here a failure is the user's or the capture's; beyond, the region can still run as a captured graph.
 FRONT_END = ("capture", "transforms")
-
-# A backend (`options.BACKENDS`) is the last stage it runs; what executes afterwards is chosen in `_executor`.
-BACKENDS: dict[str, str] = {"eager": "transforms", "aot_eager": "operators", "stax": "artifact"}
 
 
 def compile_region(
@@ -195,9 +199,11 @@ def compile_region(
         arguments=(args, kwargs),
         derivative=derivative,
     )
-    compilation.last = "operators" if derivative and options.backend == "eager" else BACKENDS[options.backend]
-    if compilation.last == "artifact" and not runnable:
-        compilation.last = "wrapper"
+    compilation.last = options.last_stage
+    if derivative and compilation.last == "transforms":
+        compilation.last = "operators"
+    if not runnable:
+        compilation.last = _for_reading(compilation)
     try:
         _run_stages(compilation, STAGES, warned)
         if options.search_method and "artifact" in compilation.records and not compilation.fallback:
@@ -239,17 +245,35 @@ def _measure_products(compilation: Compilation, warned: dict | None) -> None:
 
 def _run_stages(compilation: Compilation, stages: tuple[Stage, ...], warned: dict | None) -> None:
     """Run these stages, up to the compilation's last."""
-    for stage in stages:
-        if stage.differentiates and not compilation.trains:
-            continue
-        if stage.option and (compilation.device.is_gpu or not getattr(compilation.options, stage.option)):
-            continue
+    for stage in _due(compilation, stages):
         reason = _attempt(compilation, stage)
         if reason is not None:
             _fall_back(compilation, reason, warned)
             return
-        if stage.name == compilation.last:
-            return
+
+
+def _due(compilation: Compilation, stages: tuple[Stage, ...]) -> Iterator[Stage]:
+    """Which of these stages run, one at a time: whether gradients are recorded is known once the first has run."""
+    options = compilation.options
+    done = all(stage.name != compilation.last for stage in stages)  # they all come after it
+    for stage in stages:
+        skipped = stage.differentiates and not compilation.trains
+        skipped |= bool(stage.option) and not getattr(options, stage.option or "")
+        skipped |= stage.name == "validation" and compilation.device.is_gpu
+        if not skipped and (not done or stage.name == "outside"):
+            yield stage
+        done |= stage.name == compilation.last
+
+
+def _for_reading(compilation: Compilation) -> str:
+    """The last stage for a target that is not here. OptionError if nothing could be read of it."""
+    if compilation.options.outside:
+        raise OptionError(
+            f"backend {compilation.options.backend!r} compiles for the device of its inputs, not for "
+            f"{compilation.target!r}",
+            remedy="leave target= out, or read the code of backend='stax'",
+        )
+    return "wrapper" if compilation.last == "artifact" else compilation.last
 
 
 def _attempt(compilation: Compilation, stage: Stage) -> Fallback | None:
@@ -267,7 +291,7 @@ def _attempt(compilation: Compilation, stage: Stage) -> Fallback | None:
         compilation.trains = torch.is_grad_enabled() and any(map(_requires_grad, compilation.sample))
     if stage.name == "operators" and compilation.last == "artifact":
         _move_to(compilation, compilation.operators.home)
-    if BACKENDS[compilation.options.backend] in FRONT_END:
+    if compilation.options.last_stage in FRONT_END:
         return None
     return obstacle(compilation, stage.name)
 
@@ -369,8 +393,7 @@ def compile_backward(
     half.last, graph = compilation.last, half.operators
     if not graph.write_backs and not has_subscripts(graph.module):  # nobody looks at the inputs afterwards
         half.owned_inputs = saved_names(graph, compilation.partition.places)
-    if half.last != "operators":
-        _run_stages(half, _after("operators"), warned)
+    _run_stages(half, _after("operators"), warned)
     run, count, owns = _half_executor(half), len(compilation.joint.primals), bool(half.owned_inputs)
     half.executor = run and (lambda inputs: _spread(run(inputs if owns else [*inputs]), places, count))
     warn_about_fallbacks(half, warned)
@@ -444,10 +467,15 @@ def _runner(compilation: Compilation) -> Callable[[list[torch.Tensor]], Any] | N
         call, constants = graphed_call(compilation), _tensor_constants(compilation)
         run = (lambda inputs: call([*inputs, *constants])) if constants else call
         return _counting(_as_recorded(run, compilation) if extern_buffers(compilation) else run, compilation.operators)
+    if compilation.outside is not None:
+        run = compilation.outside.run
+        if compilation.outside.division is None:
+            return run
+        return _counting(_as_recorded(run, compilation), compilation.operators)
     if compilation.source is not None and compilation.fallback_reason:
         return _outside_autocast(_flat(compilation.source))
     if compilation.transforms is not None and not compilation.derivative:
-        if compilation.options.backend == "eager" or compilation.fallback_reason:
+        if compilation.last == "transforms" or compilation.fallback_reason:
             return _flat(compilation.transforms.final)
     if compilation.options.backend == "stax" and not compilation.fallback_reason:
         return None  # compiled for a target that is not here
