@@ -61,7 +61,9 @@ def build_parser() -> argparse.ArgumentParser:
     doctor.set_defaults(run=_doctor)
 
     cache = commands.add_parser("cache", help="the compiled kernels kept on disk")
-    cache.add_argument("action", choices=("info", "clear"))
+    cache.add_argument("action", choices=("info", "list", "verify", "export", "clear"), help=_CACHE_HELP)
+    cache.add_argument("directory", nargs="?", metavar="DIR", help="where export puts its copy")
+    cache.add_argument("--remove", action="store_true", help="verify: also delete what is not sound")
     cache.set_defaults(run=_cache)
     return parser
 
@@ -90,6 +92,12 @@ the operator. --strict refuses fallbacks and accepts library calls.
 _EXPRESSION_HELP = (
     "such as 'F.softmax(torch.randn(64, 1000), -1)'; torch, F, nn and math are at hand, and assignments may stand "
     "before it: 'x = torch.randn(8, 8); x + x.t()'"
+)
+
+
+_CACHE_HELP = (
+    "info: how much there is; list: every entry; verify: read each and say what is damaged, foreign or another "
+    "machine's (status 1 if any stays); export: a copy for others to share (STAXLAB_CACHE_SHARED); clear: delete all"
 )
 
 
@@ -300,6 +308,23 @@ def _doctor(options: argparse.Namespace) -> int:
 def _cache(options: argparse.Namespace) -> int:
     from .runtime import cache
 
+    if (options.directory is None) == (options.action == "export"):
+        needs = "needs a directory to copy to" if options.directory is None else "takes no directory"
+        raise OptionError(f"cache {options.action} {needs}")
+    if options.remove and options.action != "verify":
+        raise OptionError("--remove belongs to cache verify")
+    if options.action in ("verify", "export"):
+        from .runtime import cache_upkeep
+
+        if options.action == "export":
+            print(cache_upkeep.export(options.directory))
+            return 0
+        verified = cache_upkeep.verify(remove=options.remove)
+        print(verified)
+        return 0 if verified.clean else FAILED
+    if options.action == "list":
+        print(cache.browse())
+        return 0
     found = cache.info()
     if options.action == "clear":
         cache.clear()

@@ -27,17 +27,17 @@ import os
 import shutil
 import stat
 import tempfile
-import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 from .. import logs
 from ..provenance import warn_user
 from . import cache_directory, cache_entries, cache_format
 from .cache_directory import directory, forget_own, requested_directory, shared_directories, trusted
-from .cache_entries import KINDS, LOCKS, TRITON, WRITING, Entry, kind_of, path_in
+from .cache_entries import KINDS, LOCKS, TRITON, WRITING, Entry, path_in
 
 __all__ = [
     "CacheInfo", "Contents", "Entry", "atomic_write", "browse", "clear", "directory", "entries", "info", "kinds",
@@ -59,7 +59,7 @@ _outcomes: dict[str, bool] = {}  # name -> whether the first look of this proces
 _written = 0  # bytes since the size was last looked at
 _counted = False
 _told_full = False
-_held: set = set()  # open lock files, for a child to close
+_held: set[BinaryIO] = set()  # open lock files, for a child to close
 
 
 def path_of(name: str) -> Path:
@@ -192,8 +192,8 @@ def _tell_full(where: Path, error: OSError) -> None:
     if not _told_full:
         _told_full = True
         warn_user(
-            f"the cache in {where} cannot keep what is compiled now ({error.strerror or error}); results are right, and "
-            "the next process compiles again. Free some space, or run `staxlab cache clear`",
+            f"the cache in {where} cannot keep what is compiled now ({error.strerror or error}): results are right, "
+            "but the next process compiles again; free some space, or run `staxlab cache clear`",
             UserWarning,
         )
 
@@ -231,7 +231,7 @@ def locked(name: str) -> Iterator[None]:
             _release(file, name)
 
 
-def _locked_file(name: str):  # noqa: ANN202  (a binary file, or None)
+def _locked_file(name: str) -> BinaryIO | None:
     try:
         import fcntl
     except ImportError:
@@ -270,14 +270,14 @@ def _locked_file(name: str):  # noqa: ANN202  (a binary file, or None)
         raise
 
 
-def _carries(file, path: Path) -> bool:  # noqa: ANN001
+def _carries(file: BinaryIO, path: Path) -> bool:
     try:
         return os.path.samestat(os.fstat(file.fileno()), os.stat(path))
     except OSError:
         return False
 
 
-def _release(file, name: str) -> None:  # noqa: ANN001
+def _release(file: BinaryIO, name: str) -> None:
     import fcntl
 
     with contextlib.suppress(OSError, ValueError):
@@ -288,7 +288,7 @@ def _release(file, name: str) -> None:  # noqa: ANN001
     _close(file)
 
 
-def _close(file) -> None:  # noqa: ANN001
+def _close(file: BinaryIO) -> None:
     _held.discard(file)
     with contextlib.suppress(OSError, ValueError):
         file.close()

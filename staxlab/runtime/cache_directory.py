@@ -195,7 +195,9 @@ def _replacement(wanted: Path, resolved: Path, problem: str) -> Path:
         _read_only[str(wanted)] = resolved
         problem += "; what it holds is used"
     if not known:
-        warn_user(f"the cache directory {wanted} {problem}; using {replacement} for this process ({remedy})", UserWarning)
+        warn_user(
+            f"the cache directory {wanted} {problem}; using {replacement} for this process ({remedy})", UserWarning
+        )
     return replacement
 
 

@@ -130,13 +130,11 @@ def _missing_segment(library: bytes) -> str | None:
     each, count = struct.unpack_from(order + "HH", library, 54 if wide else 42)
     if not count or each < (56 if wide else 32) or table + each * count > len(library):
         return "is cut short"
+    number, at_start, at_length = ("Q", 8, 32) if wide else ("I", 4, 16)
     for place in range(table, table + each * count, each):
         (segment,) = struct.unpack_from(order + "I", library, place)
-        start, length = (
-            (*struct.unpack_from(order + "Q", library, place + 8), *struct.unpack_from(order + "Q", library, place + 32))
-            if wide
-            else (*struct.unpack_from(order + "I", library, place + 4), *struct.unpack_from(order + "I", library, place + 16))
-        )  # fmt: skip
-        if segment == 1 and start + length > len(library):
+        (start,) = struct.unpack_from(order + number, library, place + at_start)
+        (length,) = struct.unpack_from(order + number, library, place + at_length)
+        if segment == 1 and start + length > len(library):  # 1: what the loader maps
             return "is cut short"
     return None

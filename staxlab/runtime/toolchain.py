@@ -138,7 +138,9 @@ def _identify(command: tuple[str, ...]) -> Toolchain:
         except (ValueError, KeyError, TypeError):
             pass
     version = _run([*command, "--version"]).strip()
-    toolchain = Toolchain(command, version, _openmp_calls(command), _said([*command, "-dumpmachine"]), _helpers(command))
+    toolchain = Toolchain(
+        command, version, _openmp_calls(command), _said([*command, "-dumpmachine"]), _helpers(command)
+    )
     facts = {fact: getattr(toolchain, fact) for fact in _FACTS} | {"command": list(command)}
     cache.write_verified(name, json.dumps(facts).encode(), title=_first_line(version))
     return toolchain

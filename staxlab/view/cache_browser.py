@@ -30,7 +30,10 @@ def text(record: Any) -> str:
 
 
 def panes(record: Any) -> list[Pane]:
-    """The kinds with their share of the space, and the entries."""
+    """The kinds with their share of the space, and the entries; or what verifying them found."""
+    if type(record).__name__ == "Verification":
+        table = verification_table(record)
+        return [Pane("cache-verification", "Cache verified", table_markup(table), table.caption, str(record))]
     content = [element("p", summary(record), class_="sx-note")]
     if record.entries:
         content += [_bars(record), table_markup(kinds_table(record)), table_markup(entries_table(record))]
@@ -128,3 +131,30 @@ def _bars(record: Any) -> Html:
 
 def _amount(count: int, size: int) -> str:
     return f"{bytes_text(size)}, {_many(count, 'entry', 'entries')}"
+
+
+# --- What verifying found ---------------------------------------------------------------------------------------------
+
+
+def verification_text(record: Any) -> str:
+    """A line when all is sound, else a table of what is not."""
+    return verification_table(record).text() if record.findings else f"{record.directory}: {_sound(record)}"
+
+
+def verification_table(record: Any) -> Table:
+    """Every file that is not a sound entry."""
+    rows = [
+        (_within(finding.path, record.directory), finding.state, finding.why, "removed" if finding.removed else "")
+        for finding in record.findings
+    ]
+    note = "" if record.clean else "`staxlab cache verify --remove` deletes what is not sound; it is built again"
+    columns = ("file", "state", "why", "")
+    return Table.build(f"{record.directory}: {_sound(record)}", columns, rows, (note,), text_columns=4)
+
+
+def _sound(record: Any) -> str:
+    return f"{_many(record.sound, 'sound entry', 'sound entries')}, {bytes_text(record.nbytes)}"
+
+
+def _within(path: str, directory: str) -> str:
+    return path[len(directory) + 1 :] if path.startswith(directory + "/") else path
