@@ -32,6 +32,10 @@ KINDS: dict[str, str] = {
     "compiler": "what is known of a C++ compiler",
     "autotune": "launch configuration found by a search",
     "plan": "stages of a region from lowering to its wrapper",
+    "sources": "hash of the package's own text",
+    "basis": "operators that have a lowering rule or a library call",
+    "basis": "what plans rest on besides the graph",
+    "sources": "digest of the package's own sources",
     "triton": "source or compiled code of a GPU kernel",
 }
 
@@ -45,6 +49,7 @@ DOWN_TO = 0.9
 
 _LIBRARY = re.compile(r"[0-9a-f]{64}")
 _OTHER = re.compile(r"([a-z]+)-[0-9a-f]{16,}(\.[a-z]+)?")
+_TEXT = re.compile(r"[0-9a-f]{16}")
 _SHARD = re.compile(r"[0-9a-f]{2}")
 _TEMPORARIES = re.compile(r"staxlab-(build|openmp|headers)-.*|staxlab-.*\.so")
 
@@ -115,7 +120,9 @@ def _entry(file: os.DirEntry[str], kind: str, shared: bool, titles: bool) -> Ite
 def _triton(where: Path, shared: bool) -> Iterator[Entry]:
     """A directory for each source text and, in ``compiled``, for each thing that Triton has compiled."""
     for child in _listed(where):
-        inner = _listed(Path(child.path)) if child.name == "compiled" else [child]
+        inner = (
+            _listed(Path(child.path)) if child.name == "compiled" else [child] if _TEXT.fullmatch(child.name) else []
+        )
         for directory in inner:
             nbytes, used, title = 0, 0.0, ""
             try:

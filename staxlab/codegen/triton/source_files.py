@@ -16,7 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import MissingDependencyError
+from ...runtime import cache_directory
 from ..kernel import Kernel
+from . import verified_store
 
 _modules: dict[str, dict[str, Any]] = {}
 
@@ -44,10 +46,8 @@ def source_hash(kernel: Kernel) -> str:
 
 
 def cache_root() -> Path:
-    """Where GPU artifacts live: below $STAXLAB_CACHE_DIR, or the user's cache directory."""
-    named = os.environ.get("STAXLAB_CACHE_DIR")
-    base = Path(named) if named else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "staxlab"
-    return base / "triton"
+    """Where GPU artifacts live: in the cache, beside what the C++ compiler makes."""
+    return cache_directory.directory() / "triton"
 
 
 def source_path(kernel: Kernel) -> Path:
@@ -57,7 +57,8 @@ def source_path(kernel: Kernel) -> Path:
 
 @contextlib.contextmanager
 def compiler_cache() -> Iterator[None]:
-    """Triton's own content-addressed cache, put beside the sources (unless $TRITON_CACHE_DIR says otherwise)."""
+    """Triton's own content-addressed cache, put beside the sources and verified when read (:mod:`.verified_store`);
+    where $TRITON_CACHE_DIR names another, that one, as it is."""
     require_triton()
     from triton import knobs
 
@@ -65,7 +66,11 @@ def compiler_cache() -> Iterator[None]:
         yield
         return
     with knobs.cache.scope():
+        verified_store.SHARED = tuple(
+            str(shared / "triton" / "compiled") for shared in cache_directory.shared_directories()
+        )
         knobs.cache.dir = str(cache_root() / "compiled")
+        knobs.cache.manager_class = verified_store.manager()
         yield
 
 
