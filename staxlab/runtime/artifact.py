@@ -10,6 +10,7 @@ from typing import Any
 
 from ..codegen.kernel import Wrapper
 from ..errors import BuildError
+from .build_report import BuildReport
 
 _numbers = itertools.count()
 
@@ -24,7 +25,8 @@ class Artifact:
     stands between the dispatcher and the kernels.
     ``check(inputs)`` verifies shapes, strides and dtypes, which the specialization guards normally have done.
     ``cache_hits`` says per kernel whether it was found compiled, ``timings`` how many seconds building or loading it
-    took; ``launchers`` are the callables that run the kernels, by name.
+    took; ``launchers`` are the callables that run the kernels, by name; ``build`` says which worker compiled what
+    when (:class:`~staxlab.runtime.build_report.BuildReport`; None where nothing was built).
     """
 
     call: Callable[[list[Any]], tuple[Any, ...]]
@@ -35,6 +37,7 @@ class Artifact:
     cache_hits: Mapping[str, bool] = field(default_factory=dict)
     timings: Mapping[str, float] = field(default_factory=dict)
     launchers: Mapping[str, Callable[..., Any]] = field(default_factory=dict, repr=False)
+    build: BuildReport | None = field(default=None, repr=False)
 
     @property
     def searches(self) -> dict[str, Any]:
@@ -71,4 +74,5 @@ def load(
         namespace["call"] if program is None else program, namespace["call"], interpreted,
         namespace["check"], wrapper,
         getattr(launchers, "cache_hits", {}), getattr(launchers, "timings", {}), launchers,
+        getattr(launchers, "report", None),
     )  # fmt: skip

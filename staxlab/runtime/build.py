@@ -1,9 +1,12 @@
 """Compiling kernels side by side and loading them (Sections 11.1 and 11.2).
 
 ``build`` takes a set of kernels and gives back functions. Each kernel's key covers its source, the headers, the
-compiler and its flags; what the cache has is loaded, the rest is compiled by a thread per kernel, because the work is
-a subprocess and waiting for one releases the interpreter's lock. A file lock with a second look makes several processes
-that want the same kernel start the compiler once.
+compiler and its flags; what the cache has is loaded, the rest is submitted to the workers (:mod:`.workers`) all at
+once, and then waited for. A file lock with a second look makes several processes that want the same kernel start the
+compiler once. What every worker did when is in the :class:`~staxlab.runtime.build_report.BuildReport` of the result.
+
+A build that fails or is interrupted takes its compilers with it (:mod:`.processes`), and nothing else: other builds of
+this process, and those who wait for the same kernel elsewhere, go on.
 
 What is compiled has no names of its own: the function, its arguments and the comments are the same for all kernels that
 do the same (:func:`anonymous`), so the layers of a model, which are alike, are compiled once.
@@ -27,7 +30,6 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -37,9 +39,12 @@ import torch
 
 from ..codegen.kernel import RESIDENT, Kernel, KernelSet
 from ..errors import BuildError, SubscriptError
+from ..logs import say
 from ..options import DeviceSpec, Options, host_device_spec
 from ..provenance import Line
-from . import cache, sanitizers, toolchain
+from . import cache, sanitizers, toolchain, triton_builds, workers
+from .build_report import BuildReport, BuildTask, Recorder
+from .processes import Abandoned, ProcessGroup
 
 log = logging.getLogger("staxlab.build")
 
@@ -61,12 +66,14 @@ class Loaded:
 
 
 class Launchers(dict):
-    """Callables by kernel name, with ``cache_hits`` (kernels found compiled) and ``timings`` (seconds per kernel)."""
+    """Callables by kernel name, with ``cache_hits`` (kernels found compiled), ``timings`` (seconds per kernel) and the
+    ``report`` of the build."""
 
     def __init__(self) -> None:
         super().__init__()
         self.cache_hits: dict[str, bool] = {}
         self.timings: dict[str, float] = {}
+        self.report = BuildReport()
 
 
 _loaded: dict[str, ctypes.CDLL] = {}
@@ -77,19 +84,26 @@ def build(kernels: KernelSet, options: Options, device: DeviceSpec) -> Launchers
     """Compile and load every kernel that is not an extern call. Raises BuildError without a compiler, or with the
     compiler's own words if it refuses a kernel."""
     launchers = Launchers()
+    record = Recorder(workers.worker_count())
     wanted = [k for k in kernels if k.language == "cpp" and not k.launch.get("skip")]
     others = [k for k in kernels if k.language == "triton"]
-    results = dict(zip((k.name for k in wanted), _compile_all(wanted), strict=True))
+    results = dict(zip((k.name for k in wanted), _compile_all(wanted, record), strict=True))
     for kernel in kernels:
         loaded = results.get(kernel.name)
         if loaded is not None:
             launchers[kernel.name] = loaded.launch
             launchers.cache_hits[kernel.name] = loaded.hit
             launchers.timings[kernel.name] = loaded.seconds
+    if others and torch.cuda.is_available():
+        for error in triton_builds.compile_kernels(others, record=record).values():
+            raise error
     for kernel in others:
-        started = time.perf_counter()
+        started = record.now()
         launchers[kernel.name] = _triton_launcher(kernel, options)
-        launchers.timings[kernel.name] = time.perf_counter() - started
+        launchers.timings[kernel.name] = record.now() - started
+    launchers.report = record.report()
+    for task in launchers.report.tasks:
+        say("build", lambda task=task: f"{task.kernel} ({task.language}): {_what_became(task)}")
     return launchers
 
 
@@ -104,21 +118,62 @@ def _triton_launcher(kernel: Kernel, options: Options) -> Callable[..., None]:
     return launcher.load(kernel)
 
 
-def _compile_all(kernels: list[Kernel]) -> list[Loaded]:
+Part = tuple[Kernel, Kernel, str]  # a kernel, what is compiled for it, and the key of that
+
+
+def _what_became(task: BuildTask) -> str:
+    if task.hit:
+        return "found compiled"
+    return f"compiled in {task.seconds:.3g} s by worker {task.worker}"
+
+
+def _compile_all(
+    kernels: list[Kernel], record: Recorder | None = None, tools: toolchain.Toolchain | None = None
+) -> list[Loaded]:
+    """All of them loaded, in their order. What is found compiled is loaded at once, by the calling thread; the rest is
+    submitted, longest source first (a schedule that begins with the long tasks ends soonest: Graham, 1969)."""
     if not kernels:
         return []
-    tools = toolchain.find()
+    record = record or Recorder(workers.worker_count())
+    tools = tools or toolchain.find()
     parts = [(kernel, compiled := anonymous(kernel), key_of(compiled, tools)) for kernel in kernels]
-    alike: dict[str, tuple[Kernel, Kernel, str]] = {}
+    done: dict[str, Loaded] = {}
+    missing: dict[str, Part] = {}
     for part in parts:
-        alike.setdefault(part[2], part)
-    if len(alike) == 1:
-        loaded = [_load(*part, tools) for part in alike.values()]
-    else:
-        with ThreadPoolExecutor(max_workers=min(len(alike), os.cpu_count() or 1)) as pool:
-            loaded = list(pool.map(lambda part: _load(*part, tools), alike.values()))
-    first = {part[0].name: one for part, one in zip(alike.values(), loaded, strict=True)}
-    return [first.get(part[0].name) or _load(*part, tools) for part in parts]
+        name, key = part[0].name, part[2]
+        if key in missing:
+            continue  # the same code as another of this region: loaded once that is
+        library = None if key in _loaded else cache.read_library(key)
+        if key in _loaded or library is not None:
+            with record.task(part[0], record.now()) as task:
+                done[name] = _load(*part, tools, library=library)
+                task.hit = done[name].hit
+        else:
+            missing[key] = part
+    if missing:
+        order = sorted(missing.values(), key=lambda part: len(part[1].source), reverse=True)
+        done |= _submitted(order, tools, record)
+    for part in parts:
+        if part[0].name not in done:
+            with record.task(part[0], record.now()) as task:
+                done[part[0].name] = _load(*part, tools)
+                task.hit = done[part[0].name].hit
+    return [done[kernel.name] for kernel in kernels]
+
+
+def _submitted(parts: list[Part], tools: toolchain.Toolchain, record: Recorder) -> dict[str, Loaded]:
+    """Kernels that have to be compiled, by name: all submitted, then waited for."""
+    with ProcessGroup() as group:
+
+        def work(part: Part, queued: float) -> Loaded:
+            with record.task(part[0], queued) as task:
+                loaded = _load(*part, tools, group)
+                task.hit = loaded.hit
+            return loaded
+
+        pool = workers.pool()
+        futures = {part[0].name: pool.submit(work, part, record.now()) for part in parts}
+        return workers.gather(futures, group)
 
 
 ENTRY = "kernel"  # the function's name in what is compiled
@@ -162,29 +217,72 @@ def command_flags(kernel: Kernel, tools: toolchain.Toolchain) -> tuple[str, ...]
 
 
 def key_of(kernel: Kernel, tools: toolchain.Toolchain) -> str:
-    """SHA-256 over everything that determines the artifact: source, headers, flags, compiler, OpenMP runtime's name.
+    """SHA-256 over everything that determines the artifact (the a of Proposition 11.1), as 64 hexadecimal digits: the
+    source, the contents of this package's headers, the flags (instruction set included), the compiler with its version,
+    machine, assembler and linker (:attr:`.Toolchain.identity`), the contents of the OpenMP runtime that a parallel
+    kernel is linked with, the version of PyTorch whose symbols a kernel is bound to, and the package's format.
 
-    File paths are not part of it (their contents are), so equal machines can share a cache.
+    File paths are not part of it (their contents are), so equal machines can share a cache: what the chapter calls the
+    thorough remedy. Generated kernels include no header of the system. A hand-written source that does is known by its
+    text after preprocessing, which costs a run of the compiler.
     """
-    parallel = "-fopenmp" in command_flags(kernel, tools)
-    runtime = os.path.basename(toolchain.openmp_runtime() or "") if parallel else ""
-    headers = _headers_digest(_own_headers(kernel.source))
-    parts = (kernel.source, headers, " ".join(command_flags(kernel, tools)), tools.identity, runtime, "2")
+    flags = command_flags(kernel, tools)
+    runtime = _runtime_digest(toolchain.openmp_runtime() or "") if "-fopenmp" in flags else ""
+    bound_to = str(torch.__version__) if kernel.launch.get("imports") else ""
+    parts = (
+        kernel.source, _headers_digest(_own_headers(kernel.source)), _included(kernel.source, flags, tools),
+        " ".join(flags), tools.identity, runtime, bound_to, FORMAT,
+    )  # fmt: skip
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
+
+
+#: How a kernel is called and linked. Whatever else the package decides stands in the source.
+FORMAT = "3"
+
+_FOREIGN = re.compile(r"^\s*#\s*include\b(?!\s*\"staxlab_)", re.MULTILINE)
+
+
+def _included(source: str, flags: tuple[str, ...], tools: toolchain.Toolchain) -> str:
+    """A digest of the source after preprocessing (without file names) if it includes more than this package's headers,
+    else "". BuildError if the preprocessor refuses it."""
+    if not _FOREIGN.search(source):
+        return ""
+    command = [*tools.command, *flags, f"-I{HEADER_DIRECTORY}", "-E", "-P", "-x", "c++", "-"]
+    result = subprocess.run(command, input=source, capture_output=True, text=True)
+    if result.returncode:
+        words = result.stderr.strip()[:4000]
+        raise BuildError(f"the compiler cannot preprocess a source: {words}\n{_numbered(source)}")
+    return hashlib.sha256(result.stdout.encode()).hexdigest()
+
+
+@lru_cache(maxsize=4)
+def _runtime_digest(path: str) -> str:
+    """An OpenMP runtime by its file name, which becomes part of what is linked with it, and its content."""
+    try:
+        return f"{os.path.basename(path)} {hashlib.sha256(Path(path).read_bytes()).hexdigest()}"
+    except OSError:
+        return os.path.basename(path)
 
 
 def load_kernel(kernel: Kernel, tools: toolchain.Toolchain) -> Loaded:
     """A callable for a kernel: from this process, from the cache, or compiled now."""
-    compiled = anonymous(kernel)
-    return _load(kernel, compiled, key_of(compiled, tools), tools)
+    return _compile_all([kernel], tools=tools)[0]
 
 
-def _load(kernel: Kernel, compiled: Kernel, key: str, tools: toolchain.Toolchain) -> Loaded:
-    """:func:`load_kernel`, given what is compiled for the kernel and its key."""
+def _load(
+    kernel: Kernel,
+    compiled: Kernel,
+    key: str,
+    tools: toolchain.Toolchain,
+    group: ProcessGroup | None = None,
+    library: bytes | None = None,
+) -> Loaded:
+    """A kernel, given what is compiled for it and its key; and its ``library`` where the cache had it."""
     started = time.perf_counter()
     hit = True
     if key not in _loaded:
-        library, hit = _library_of(compiled, key, tools, kernel.name)
+        if library is None:
+            library, hit = _library_of(compiled, key, tools, kernel.name, group)
         with _loading:
             if key not in _loaded:
                 try:
@@ -193,8 +291,8 @@ def _load(kernel: Kernel, compiled: Kernel, key: str, tools: toolchain.Toolchain
                     if not hit:
                         raise
                     log.warning("the cached library of %s cannot be loaded here: built again", kernel.name)
-                    library, hit = compile_kernel(compiled, tools, kernel.name), False
-                    cache.write_verified(key, library)
+                    library, hit = compile_kernel(compiled, tools, kernel.name, group), False
+                    cache.write_verified(key, library, title=kernel.name)
                     _loaded[key] = _opened(compiled, library)
     return Loaded(_launcher(kernel, _loaded[key], compiled.name), key, hit, time.perf_counter() - started)
 
@@ -206,18 +304,20 @@ def _opened(kernel: Kernel, library: bytes) -> ctypes.CDLL:
     return opened
 
 
-def _library_of(kernel: Kernel, key: str, tools: toolchain.Toolchain, title: str = "") -> tuple[bytes, bool]:
+def _library_of(
+    kernel: Kernel, key: str, tools: toolchain.Toolchain, title: str = "", group: ProcessGroup | None = None
+) -> tuple[bytes, bool]:
     """A kernel's shared library and whether the cache had it. Of several processes one compiles, the others wait.
-    ``title`` is what an error calls the kernel."""
-    library = cache.read_verified(key)
+    ``title`` is what an error calls the kernel, ``group`` has the compilers of its build."""
+    library = cache.read_library(key)
     if library is not None:
         return library, True
     with cache.locked(key):
-        library = cache.read_verified(key)
+        library = cache.read_library(key)
         if library is not None:
             return library, True
-        library = compile_kernel(kernel, tools, title)
-        cache.write_verified(key, library)
+        library = compile_kernel(kernel, tools, title, group)
+        cache.write_verified(key, library, title=title or kernel.name)
     return library, False
 
 
@@ -237,24 +337,40 @@ def build_library(source: str, name: str = "library") -> ctypes.CDLL:
     return _open(library, name)
 
 
-def compile_kernel(kernel: Kernel, tools: toolchain.Toolchain, title: str = "") -> bytes:
-    """Run the compiler; the bytes of a shared library. BuildError with the compiler's words."""
+def compile_kernel(
+    kernel: Kernel, tools: toolchain.Toolchain, title: str = "", group: ProcessGroup | None = None
+) -> bytes:
+    """Run the compiler, among those of ``group`` or alone; the bytes of a shared library. BuildError with the
+    compiler's words."""
+    if group is None:
+        with ProcessGroup() as group:
+            return compile_kernel(kernel, tools, title, group)
     flags = command_flags(kernel, tools)
-    with tempfile.TemporaryDirectory(prefix="staxlab-build-") as work:
-        source, target = Path(work) / f"{kernel.name}.cpp", Path(work) / f"{kernel.name}.so"
-        source.write_text(kernel.source, encoding="utf-8")
-        links = toolchain.link_flags("-fopenmp" in flags)
-        command = [*tools.command, *flags, f"-I{HEADER_DIRECTORY}", "-shared", str(source), "-o", str(target), *links]
-        surroundings = sanitizers.compiler_environment()
-        result = subprocess.run(command, capture_output=True, text=True, cwd=work, env=surroundings)
-        if result.returncode:
-            words = result.stderr.strip() or result.stdout.strip()
-            raise BuildError(
-                f"the compiler refused kernel {title or kernel.name} (status {result.returncode}):\n{words[:4000]}\n"
-                f"command: {' '.join(command)}\n{_numbered(kernel.source)}",
-                remedy="this is a defect of the code generator; backend='aot_eager' avoids it",
-            )
-        return target.read_bytes()
+    try:
+        with tempfile.TemporaryDirectory(dir=group.directory(), ignore_cleanup_errors=True) as work:
+            source, target = Path(work) / f"{kernel.name}.cpp", Path(work) / f"{kernel.name}.so"
+            source.write_text(kernel.source, encoding="utf-8")
+            links = toolchain.link_flags("-fopenmp" in flags)
+            headers = f"-I{HEADER_DIRECTORY}"
+            command = [*tools.command, *flags, headers, "-shared", str(source), "-o", str(target), *links]
+            status, output, complaints = group.run(command, sanitizers.compiler_environment())
+            library = b"" if status else target.read_bytes()
+    except OSError as error:
+        if group.killed:
+            raise Abandoned from error
+        raise BuildError(f"kernel {title or kernel.name} could not be compiled: {error}", remedy=_ROOM) from error
+    if status:
+        words = complaints.strip() or output.strip()
+        full = any(sign in words for sign in ("No space left on device", "Disk quota exceeded"))
+        raise BuildError(
+            f"the compiler refused kernel {title or kernel.name} (status {status}):\n{words[:4000]}\n"
+            f"command: {' '.join(command)}\n{_numbered(kernel.source)}",
+            remedy=_ROOM if full else "this is a defect of the code generator; backend='aot_eager' avoids it",
+        )
+    return library
+
+
+_ROOM = f"free some space where temporary files go ($TMPDIR, now {tempfile.gettempdir()})"
 
 
 def _numbered(source: str) -> str:

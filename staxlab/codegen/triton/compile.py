@@ -14,10 +14,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from ...errors import BuildError, CodegenError
+from ...errors import BuildError
 from ..kernel import Kernel
-from .operations import POINTER_TYPES
+from .ahead import capability_of, compiler_options, listing_job, note, signature
 from .source_files import compiler_cache, jit_function, require_triton, source_hash, source_path
+from .worker import compile_ahead
 
 STEPS = ("ttir", "ttgir", "llir", "ptx", "cubin")
 _compiled: dict[tuple, dict[str, Any]] = {}
@@ -36,11 +37,7 @@ def aot_compile(kernel: Kernel, capability: int | None = None) -> dict[str, Any]
     allocations of PyTorch are. Raises CodegenError for a kernel that is not Triton's, MissingDependencyError without
     Triton, BuildError with the compiler's words if it fails.
     """
-    if kernel.language != "triton":
-        raise CodegenError(f"{kernel.name} is a {kernel.language} kernel, not a Triton kernel")
-    capability = capability or kernel.device.compute_capability
-    if not capability:
-        raise CodegenError(f"{kernel.name}: no compute capability to compile for", remedy="give one, as 80 or 90")
+    capability = capability_of(kernel, capability)
     # The same text compiles differently for pointers to other types of elements.
     key = (source_hash(kernel), capability, _configuration(kernel), tuple(signature(kernel).items()))
     if key not in _compiled:
@@ -52,19 +49,6 @@ def _configuration(kernel: Kernel) -> tuple:
     launch = kernel.launch
     flat = (*launch["constants"].items(), *launch["options"].items())
     return (*flat, launch["num_warps"], launch["num_stages"])
-
-
-def signature(kernel: Kernel) -> dict[str, str]:
-    """The parameter types in Triton's spelling, in order."""
-    types = {a.name: POINTER_TYPES[a.dtype] for a in kernel.arguments}
-    types |= {name: "i32" if size < 2**31 else "i64" for name, size in kernel.launch["sizes"].items()}
-    return types | dict.fromkeys(kernel.launch["constants"], "constexpr")
-
-
-def compiler_options(kernel: Kernel) -> dict[str, Any]:
-    """What the compiler is told besides the source."""
-    launch = kernel.launch
-    return {"num_warps": launch["num_warps"], "num_stages": launch["num_stages"], **launch["options"]}
 
 
 def assemble(kernel: Kernel, ptx: str, capability: int) -> bytes:
@@ -87,20 +71,15 @@ def tool(name: str) -> str:
 
 
 def _compile(kernel: Kernel, capability: int) -> dict[str, Any]:
-    triton = require_triton()
-    from triton.backends.compiler import GPUTarget
-    from triton.compiler import ASTSource
-
-    function = jit_function(kernel)
-    constants = {(function.arg_names.index(name),): value for name, value in kernel.launch["constants"].items()}
-    aligned = {(position,): [["tt.divisibility", 16]] for position in range(len(kernel.arguments))}
-    source = ASTSource(fn=function, signature=signature(kernel), constexprs=constants, attrs=aligned)
+    require_triton()
+    job = listing_job(kernel, capability)
     try:
         with compiler_cache():
-            result = triton.compile(source, target=GPUTarget("cuda", capability, 32), options=compiler_options(kernel))
+            result = compile_ahead(jit_function(kernel), job)
     except Exception as error:  # the compiler raises many kinds
         raise BuildError(
             f"Triton could not compile {kernel.name} for sm_{capability}: {error}",
             remedy=f"the source is in {source_path(kernel)}",
         ) from error
+    note(job, result.hash)
     return {step: result.asm[step] for step in STEPS} | {"metadata": result.metadata}

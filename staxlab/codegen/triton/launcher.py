@@ -16,7 +16,7 @@ import torch
 
 from ...errors import BuildError, CodegenError
 from ..kernel import Kernel
-from .compile import compiler_options
+from .ahead import compiler_options, launch_job, note
 from .source_files import compiler_cache, jit_function, require_triton, source_path
 
 
@@ -85,6 +85,8 @@ class TritonLauncher:
                     f"Triton could not compile {self.kernel.name}: {error}",
                     remedy=f"the source is in {source_path(self.kernel)}",
                 ) from error
+        if not any(tensor.data_ptr() % 16 for tensor in tensors):
+            note(launch_job(self.kernel), compiled.hash)  # another process need not compile it
         return _launch_function(compiled, run, self.grid, self.rest)
 
     def _compile(self, tensors: tuple[torch.Tensor, ...]) -> Any:
