@@ -81,6 +81,8 @@ RENDERERS: dict[str, str] = {
     "Wrapper": "wrapper",
     "GraphReport": "graphs",
     "LaunchTimeline": "launch_timeline",
+    "BuildReport": "build_chart",
+    "ListSchedule": "build_chart",
     "Decision": "decisions",
     "TrafficModel": "traffic",
     "TileTraffic": "matrix_traffic",

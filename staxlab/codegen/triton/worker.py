@@ -6,8 +6,8 @@ this package, so it is ready in a quarter of a second and takes a fraction of th
 
 A *job* is a dictionary of plain values (:mod:`.ahead` makes it). What is compiled goes into Triton's store on disk
 under Triton's own key, where the parent then finds it; what is sent back is the key. A launch is compiled as the
-parent's launcher would do it: through the same function, with stand-ins for the tensors, whose pointers are multiples of 16, and
-a stand-in for the device, which is only asked for its architecture.
+parent's launcher would do it: through the same function, with stand-ins for the tensors, whose pointers are multiples
+of 16, and a stand-in for the device, which is only asked for its architecture.
 
 Jobs and answers travel over pipes, as a length and a pickle. The end of the pipe is the end of the parent: the process
 then kills its whole group, an assembler it may have started included.
