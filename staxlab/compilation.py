@@ -48,6 +48,9 @@ STAGES: tuple[Stage, ...] = (
     Stage("outside", "Outside backend", "Section 11.3", option="outside"),
 )
 
+#: Stages that do not run where a plan is restored from the cache; their records are made when they are asked for.
+RESTORABLE = ("loops", "schedule", "kernels", "wrapper")
+
 
 @dataclass(frozen=True)
 class Fallback:
@@ -77,6 +80,7 @@ class Compilation:
     ``source`` is the graph a compilation starts from that has no captured one (the gradient, for a second derivative).
     ``owned_inputs`` are those that the call may let go of after their last reader: what was saved for a backward half.
     ``graphed`` records and replays the region (:class:`staxlab.runtime.graphs.GraphedRegion`), if anything does.
+    ``plan`` is what a restored compilation runs instead of records (:mod:`staxlab.restoring`), kept under ``plan_key``.
     ``derivative`` is "jvp" or "hvp" where it is not the function itself that is computed (:mod:`staxlab.derivatives`).
     """
 
@@ -100,6 +104,9 @@ class Compilation:
     backwards: dict[frozenset[int], Compilation] = field(default_factory=dict, repr=False)
     gradients: list[Compilation] = field(default_factory=list, repr=False)
     graphed: Any = field(default=None, repr=False)
+    plan: Any = field(default=None, repr=False)
+    plan_key: str = field(default="", repr=False)
+    make_again: Callable[[], None] | None = field(default=None, repr=False)
 
     @property
     def fallback_reason(self) -> str | None:
@@ -130,6 +137,23 @@ class Compilation:
         from .specialize.guards import guards
 
         return guards(self.key) if self.key is not None else ()
+
+    @property
+    def restored(self) -> bool:
+        """Whether the stages from lowering on were restored from the cache (Section 11.1)."""
+        return self.plan is not None
+
+    @property
+    def compiled_kernels(self) -> Any:
+        """The kernels that run, generated or restored; a restored region's are without what PyTorch computes."""
+        return self.plan.kernels if self.plan is not None else self.kernels
+
+    def _record(self, name: str) -> Any:
+        """A record that may not have been needed until now. Of a restored region the stages run then; BuildError if
+        they come to something else."""
+        if name not in self.records and self.make_again is not None:
+            self.make_again()
+        return self.records.get(name)
 
     # -- the records, by name -----------------------------------------------------------------------------------------
 
@@ -166,22 +190,22 @@ class Compilation:
     @property
     def loops(self) -> Any:
         """The loop program (Section 6)."""
-        return self.records.get("loops")
+        return self._record("loops")
 
     @property
     def schedule(self) -> Any:
         """The schedule (Section 7)."""
-        return self.records.get("schedule")
+        return self._record("schedule")
 
     @property
     def kernels(self) -> Any:
         """The generated kernels (Sections 8 and 9)."""
-        return self.records.get("kernels")
+        return self._record("kernels")
 
     @property
     def wrapper(self) -> Any:
         """The module that calls the kernels (Section 8.5)."""
-        return self.records.get("wrapper")
+        return self._record("wrapper")
 
     @property
     def validation(self) -> Any:
@@ -234,6 +258,14 @@ class Compilation:
             )
         return traffic_model(self)
 
+    @property
+    def flow(self) -> Any:
+        """The way this compilation went (Figure 11.1, a :class:`staxlab.measure.compilation_flow.CompilationFlow`):
+        stages with their times, kernels with what the cache had, and which fallback rule applied."""
+        from .measure.compilation_flow import compilation_flow
+
+        return compilation_flow(self, STAGES)
+
     def memory(self, *budgets: int | float) -> Any:
         """Bytes alive over the operators of forward and backward pass (:mod:`staxlab.autodiff.memory`), in eager
         execution and for what could be kept, with a curve for each of ``budgets`` (as ``memory_budget``) besides.
@@ -265,8 +297,9 @@ class Compilation:
     def stages(self) -> Iterator[tuple[Stage, Any]]:
         """The stages that ran, with their records, in order."""
         for stage in STAGES:
-            if stage.name in self.records:
-                yield stage, self.records[stage.name]
+            record = self._record(stage.name) if stage.name in RESTORABLE else self.records.get(stage.name)
+            if record is not None:
+                yield stage, record
 
     # -- running ------------------------------------------------------------------------------------------------------
 
@@ -285,13 +318,13 @@ class Compilation:
         """Every stage as text."""
         head = f"Compilation of {self.name} for {self.target} (backend {self.options.backend})"
         parts = [head]
-        parts += [*self._fallback_texts(), *self._stage_texts()]
+        parts += [*self._heading_texts(), *self._stage_texts()]
         if self.backwards:
             kept = f"{self.partition.saved_bytes:,} bytes are kept for it"
             for missing, half in self.backward_halves():
                 what = "The backward half" + (f" {missing}" if missing else "")
                 parts.append(f"=== {what}, compiled by itself (Section 5.6); {kept}")
-                parts += [*half._fallback_texts(), *half._stage_texts()]
+                parts += [*half._heading_texts(), *half._stage_texts()]
         elif self.partition is not None and not self.fallback and not self.gradients:
             parts.append("=== The backward half is compiled when it is first needed (Section 5.6)")
         for gradient in self.gradients:
@@ -299,7 +332,14 @@ class Compilation:
             parts.append(gradient.format())
         return "\n".join(parts)
 
-    def _fallback_texts(self) -> Iterator[str]:
+    @property
+    def restored_text(self) -> str:
+        """Where the stages from lowering on came from, in words; "" where they ran."""
+        return f"restored from the cache, key {self.plan_key}: {', '.join(RESTORABLE)}" if self.restored else ""
+
+    def _heading_texts(self) -> Iterator[str]:
+        if self.restored:
+            yield self.restored_text
         if self.fallback_reason:
             yield f"FALLBACK, runs operator by operator: {self.fallback_reason}"
             if self.fallback_remedy:
@@ -316,7 +356,9 @@ class Compilation:
         return self.format()
 
     def __repr__(self) -> str:
-        ran = ", ".join(stage.name for stage, _ in self.stages())
+        there = {*self.records, *(RESTORABLE if self.restored else ())}
+        ran = ", ".join(stage.name for stage in STAGES if stage.name in there)
+        ran += " (restored from the cache)" if self.restored else ""
         why = f"; then operator by operator: {self.fallback_reason}" if self.fallback_reason else ""
         return f"<Compilation of {self.name} for {self.target}: {ran}{why}>"
 

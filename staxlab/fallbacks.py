@@ -104,6 +104,8 @@ def announce(compilation: Compilation, fallback: Fallback, warned: dict | None) 
 
 def extern_buffers(compilation: Compilation) -> list[Any]:
     """What PyTorch's own routines compute, library calls and fallbacks."""
+    if compilation.plan is not None:
+        return [*compilation.plan.externs]
     from .loops.ir import ExternBuffer
 
     return [buffer.data for buffer in compilation.loops.buffers if isinstance(buffer, ExternBuffer)]
@@ -119,7 +121,7 @@ MOST_NAMED = 4  # operators that one warning names
 
 def warn_about_fallbacks(compilation: Compilation, warned: dict | None) -> None:
     """One warning for the operators of a region that have no kernel: which, on what line, and why."""
-    if compilation.kernels is None or compilation.fallback:
+    if compilation.compiled_kernels is None or compilation.fallback:
         return
     externs = extern_buffers(compilation)
     for said in dict.fromkeys(map(_by_pytorch, externs)) if logs.enabled("fallbacks") else ():

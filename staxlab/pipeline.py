@@ -25,7 +25,7 @@ import torch
 
 from .capture.module import GraphModule
 from .capture.subscripts import ExplainingInterpreter, explain, has_subscripts
-from .compilation import STAGES, Compilation, Fallback, Stage
+from .compilation import RESTORABLE, STAGES, Compilation, Fallback, Stage
 from .errors import (
     BuildError,
     ConstraintError,
@@ -35,6 +35,7 @@ from .errors import (
 )
 from .fallbacks import announce, extern_buffers, failure, obstacle, warn_about_fallbacks
 from .options import DeviceSpec, Options, device_spec
+from .remarks import stage_ended
 from .runtime.graphs import graphed_call
 
 _any_autocast = torch._C._is_any_autocast_enabled
@@ -68,7 +69,7 @@ def _attention_operator(*args: Any) -> Any:
 
 def _joint(compilation: Compilation) -> Any:
     from .autodiff.joint import joint_graph
-    from .loops.lowering import basis
+    from .runtime.plan_basis import basis
 
     module = compilation.source or compilation.transforms.final
     return joint_graph(module, compilation.sample, compilation.options, basis=basis())
@@ -82,8 +83,8 @@ def _partition(compilation: Compilation) -> Any:
 
 
 def _operators(compilation: Compilation) -> Any:
-    from .loops.lowering import basis
     from .operators.record import record
+    from .runtime.plan_basis import basis
 
     if compilation.partition is not None:
         return compilation.partition.forward
@@ -139,12 +140,18 @@ def _validation(compilation: Compilation) -> Any:
 
 
 def _artifact(compilation: Compilation) -> Any:
+    from .restoring import plan_of
     from .runtime.artifact import load
     from .runtime.build import build
+    from .runtime.plan import keep
     from .runtime.program import program_of
 
-    launchers = build(compilation.kernels, compilation.options, compilation.device)
-    return load(compilation.wrapper, launchers, *program_of(compilation.schedule, compilation.kernels, launchers))
+    plan = compilation.plan or plan_of(compilation)
+    launchers = build(plan.kernels, compilation.options, compilation.device)
+    artifact = load(plan.wrapper, launchers, *program_of(plan.recipe, plan.kernels, launchers))
+    if not compilation.restored:
+        keep(plan, compilation.operators, compilation.device, compilation.name)
+    return artifact
 
 
 def _outside(compilation: Compilation) -> Any:
@@ -246,6 +253,12 @@ def _measure_products(compilation: Compilation, warned: dict | None) -> None:
 def _run_stages(compilation: Compilation, stages: tuple[Stage, ...], warned: dict | None) -> None:
     """Run these stages, up to the compilation's last."""
     for stage in _due(compilation, stages):
+        if stage.name == "loops":
+            from .restoring import look_up
+
+            look_up(compilation, _run_stage)
+            if compilation.restored:
+                continue
         reason = _attempt(compilation, stage)
         if reason is not None:
             _fall_back(compilation, reason, warned)
@@ -260,6 +273,7 @@ def _due(compilation: Compilation, stages: tuple[Stage, ...]) -> Iterator[Stage]
         skipped = stage.differentiates and not compilation.trains
         skipped |= bool(stage.option) and not getattr(options, stage.option or "")
         skipped |= stage.name == "validation" and compilation.device.is_gpu
+        skipped |= compilation.restored and stage.name in RESTORABLE
         if not skipped and (not done or stage.name == "outside"):
             yield stage
         done |= stage.name == compilation.last
@@ -308,6 +322,7 @@ def _run_stage(compilation: Compilation, stage: Stage) -> None:
     start = time.perf_counter()
     compilation.records[stage.name] = RUN[stage.name](compilation)
     compilation.timings[stage.name] = time.perf_counter() - start
+    stage_ended(compilation, stage)
 
 
 def _fall_back(compilation: Compilation, fallback: Fallback, warned: dict | None) -> None:
@@ -443,7 +458,7 @@ def _in_one_entry(compilation: Compilation) -> Callable[[list[torch.Tensor]], An
     constants = tuple(_tensor_constants(compilation))
     counts = tuple(_writes_uncounted(operators))
     externs = bool(extern_buffers(compilation))
-    may_fail = externs or any(kernel.launch.get("checks") for kernel in compilation.kernels)
+    may_fail = externs or any(kernel.launch.get("checks") for kernel in compilation.compiled_kernels)
     may_fail = may_fail and has_subscripts(operators.module)
     if constants or counts or externs or may_fail:
         explanation = _explanation(compilation) if may_fail else None
@@ -550,7 +565,9 @@ def _tensor_constants(compilation: Compilation) -> list[torch.Tensor]:
     module = compilation.operators.module
     constants = {node.name: module.constants[node.target] for node in module.graph if node.op == "get_attr"}
     placeholders = {node.name for node in module.graph.placeholders}
-    return [constants[b.name] for b in compilation.loops.inputs if b.name not in placeholders]
+    plan = compilation.plan
+    inputs = plan.inputs if plan is not None else [buffer.name for buffer in compilation.loops.inputs]
+    return [constants[name] for name in inputs if name not in placeholders]
 
 
 def _flat(module: GraphModule) -> Callable[[list[torch.Tensor]], tuple]:

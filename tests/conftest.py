@@ -22,6 +22,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 ROOT = Path(__file__).resolve().parent.parent
 _CACHE_VARIABLE = "STAXLAB_CACHE_DIR"
+_PLANS_VARIABLE = "STAXLAB_PLANS"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -34,6 +35,8 @@ def pytest_configure(config: pytest.Config) -> None:
     if not hasattr(config, "workerinput"):
         config._staxlab_cache = tempfile.mkdtemp(prefix="staxlab-tests-")
         os.environ[_CACHE_VARIABLE] = config._staxlab_cache
+    # Tests break stages on purpose: none may leave a plan behind that another one is given (`plans` has them back).
+    os.environ[_PLANS_VARIABLE] = "0"
 
     from hypothesis import settings
 
@@ -109,6 +112,13 @@ def cache_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     directory.mkdir()
     monkeypatch.setenv(_CACHE_VARIABLE, str(directory))
     return directory
+
+
+@pytest.fixture
+def plans(cache_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty disk cache where regions are kept and restored as a whole, as they are outside the tests."""
+    monkeypatch.setenv(_PLANS_VARIABLE, "1")
+    return cache_dir
 
 
 @pytest.fixture(scope="session")

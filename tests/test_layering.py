@@ -40,7 +40,7 @@ ORDER: tuple[tuple[str, ...], ...] = (
      "staxlab.attention.recorded"),
     ("staxlab.measure",),
     ("staxlab.compilation",),
-    ("staxlab.fallbacks", "staxlab.remarks"),
+    ("staxlab.fallbacks", "staxlab.remarks", "staxlab.restoring"),
     ("staxlab.backends",),
     ("staxlab.pipeline",),
     ("staxlab.api",),

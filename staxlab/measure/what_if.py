@@ -79,10 +79,12 @@ class Outcome:
         from ..runtime.artifact import load
         from ..runtime.build import build
         from ..runtime.program import program_of
+        from ..runtime.recipe import recipe_of
 
         launchers = build(self.kernels, self.options, self.device)
         wrapper = generate_wrapper(self.schedule, self.kernels, self.options)
-        return load(wrapper, launchers, *program_of(self.schedule, self.kernels, launchers)).call
+        recipe = recipe_of(self.schedule, self.kernels)
+        return load(wrapper, launchers, *program_of(recipe, self.kernels, launchers)).call
 
     def call(self, inputs: Sequence[torch.Tensor]) -> tuple[Any, ...]:
         """Compile the kernels and run them on the region's flat inputs, which must be like the sample.

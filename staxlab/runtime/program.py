@@ -1,4 +1,4 @@
-"""From a schedule to a :class:`staxlab.native.Program`: the wrapper in C (Sections 8.5 and 11.3).
+"""The wrapper in C: from a recipe and loaded kernels to a :class:`staxlab.native.Program` (Sections 8.5 and 11.3).
 
 A program is entered once per call, whatever the region consists of: it takes memory as the plan says
 (:mod:`staxlab.schedule.memory_plan`), calls the kernels through pointers and PyTorch's operators with arguments filled
@@ -10,194 +10,77 @@ from __future__ import annotations
 
 import ctypes
 import functools
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from .. import native
-from ..codegen.kernel import Kernel, KernelSet
-from ..codegen.wrapper import in_layout
-from ..loops.ir import BufferArgument, Layout, OutputReference
-from ..schedule.memory_plan import Placement
-from ..schedule.owned_inputs import last_uses
-from ..schedule.records import Schedule, ScheduleNode
+from ..codegen.kernel import Kernel
+from ..codegen.wrapper_calls import in_layout
 from .build import KEEP_LOCK_BELOW
 
 # What program.h calls them: where memory comes from, templates, steps.
-_OWN, _ARENA, _SHARED, _MADE, _DELIVERED = range(5)
-_CONSTANT, _TENSOR, _VIEW, _SEQUENCE = range(4)
-_KERNEL, _OPERATOR, _NOTHING = range(3)
+OWN, ARENA, SHARED, MADE, DELIVERED = range(5)
+CONSTANT, TENSOR, VIEW, SEQUENCE = range(4)
+KERNEL, OPERATOR, NOTHING = range(3)
 
 
-class Unsuitable(Exception):
-    """Why a region runs through its Python wrapper."""
+@dataclass(frozen=True)
+class Recipe:
+    """A program without addresses; values are numbers, the ``inputs`` first.
+
+    ``arena`` is (bytes, first step, last step). ``values`` say where each value's memory comes from, ``steps`` what is
+    done (a kernel by its name, an operator as its overload, or None for counting a write), ``outputs`` what is
+    returned (:mod:`.recipe` writes them).
+    """
+
+    inputs: int
+    arena: tuple[int, int, int]
+    values: tuple[tuple, ...]
+    steps: tuple[tuple, ...]
+    outputs: tuple[tuple, ...]
 
 
-def program_of(schedule: Schedule, kernels: KernelSet, launchers: Mapping[str, Any]) -> tuple[Any, str]:
-    """A program equivalent to the wrapper, and "" ; or None and the reason."""
+def program_of(recipe: Recipe | str, kernels: Iterable[Kernel], launchers: Mapping[str, Any]) -> tuple[Any, str]:
+    """The program of a recipe whose kernels are loaded, and ""; or None and the reason, which may be the recipe."""
     if not native.available:
         return None, native.reason
-    try:
-        return _Builder(schedule, launchers).build(kernels), ""
-    except Unsuitable as reason:
-        return None, str(reason)
+    if isinstance(recipe, str):
+        return None, recipe
+    by_name = {kernel.name: kernel for kernel in kernels}
+    values = tuple(map(_value, recipe.values))
+    steps = tuple(_step(step, by_name, launchers) for step in recipe.steps)
+    keep = tuple(launchers.values())
+    return native.Program(recipe.inputs, recipe.arena, values, steps, recipe.outputs, in_layout, keep), ""
 
 
-class _Builder:
-    """Numbers the values of a schedule and writes its steps down."""
-
-    def __init__(self, schedule: Schedule, launchers: Mapping[str, Any]):
-        if schedule.memory is None:
-            raise Unsuitable("its memory has not been planned")
-        self.schedule, self.launchers, self.memory = schedule, launchers, schedule.memory
-        self.last_uses = last_uses(schedule)
-        self.number = {name: position for position, name in enumerate(schedule.inputs)}
-        for node in schedule.nodes:
-            for name in node.buffers:
-                self.number.setdefault(name, len(self.number))
-        self.produced = [name for name in self.number if name not in schedule.inputs]
-        for node in schedule.nodes:
-            if node.name in self.memory.written_back:  # what it returns is the input that stands for its source
-                self.number[node.buffers[0]] = self.number[self.target(node)]
-        self.delivered = {name for node in schedule.nodes if node.extern is not None for name in node.buffers}
-
-    def build(self, kernels: KernelSet) -> Any:
-        values = tuple(self.value(name) for name in self.produced)
-        nodes = zip(self.schedule.nodes, kernels, strict=True)
-        steps = tuple(self.step(position, node, kernel) for position, (node, kernel) in enumerate(nodes))
-        outputs = tuple(map(self.output, self.schedule.outputs))
-        first, last = self.memory.arena_span or (0, 0)
-        arena = (self.memory.arena_bytes, first, last)
-        keep = tuple(self.launchers.values())
-        return native.Program(len(self.schedule.inputs), arena, values, steps, outputs, in_layout, keep)
-
-    # -- memory ------------------------------------------------------------------------------------------------------
-
-    def target(self, node: ScheduleNode) -> str:
-        """The input that a node has nothing left to copy into."""
-        assert node.extern is not None
-        return self.memory.root(node.extern.args[1].name)
-
-    def placement(self, name: str) -> Placement:
-        if name not in self.memory.placements:
-            raise Unsuitable(f"{name} is written over an input")
-        return self.memory.placements[name]
-
-    def value(self, name: str) -> tuple:
-        """(where from, layout, offset in the arena, root, function that makes it)."""
-        layout, placement = self.schedule.layouts[name], self.placement(name)
-        if torch.device(layout.device).type != "cpu":
-            raise Unsuitable(f"{name} is on {layout.device}")
-        if layout.offset != 0 and name not in self.delivered:
-            raise Unsuitable(f"{name} begins inside its memory")
-        if placement.root != name:
-            return _SHARED, _described(layout), 0, self.number[placement.root], None
-        if name in self.delivered:
-            return _DELIVERED, None, 0, 0, None
-        if placement.kind == "arena":
-            return _ARENA, _described(layout), placement.offset, 0, None
-        if layout.numel == 0 or layout.dtype not in native.DLPACK_TYPES:
-            make = functools.partial(torch.empty_strided, layout.shape, layout.stride, dtype=layout.dtype)
-            return _MADE, None, 0, 0, make
-        return _OWN, _described(layout), 0, 0, None
-
-    def takes(self, position: int, node: ScheduleNode) -> tuple[int, ...]:
-        """What is to be there before a node runs: allocations first, then what stands in some."""
-        roots = [name for name in self.memory.allocate[position] if name not in self.schedule.inputs]
-        standing = [name for name in node.buffers if name not in self.delivered and name not in roots]
-        standing = [name for name in standing if self._stands_in_another(name)]
-        return tuple(self.number[name] for name in (*roots, *standing))
-
-    def _stands_in_another(self, name: str) -> bool:
-        placement = self.placement(name)
-        return placement.root != name or placement.kind == "arena"
-
-    def gives(self, position: int) -> tuple[int, ...]:
-        """What is let go of after a node: allocations, and inputs that are left to the call."""
-        numbers = (self.number[name] for name in self.memory.release[position])
-        made = (number for number in numbers if number >= len(self.schedule.inputs))
-        return (*made, *(self.number[name] for name in self.last_uses[position]))
-
-    # -- steps -------------------------------------------------------------------------------------------------------
-
-    def step(self, position: int, node: ScheduleNode, kernel: Kernel) -> tuple:
-        takes, gives = self.takes(position, node), self.gives(position)
-        if node.name in self.memory.written_back:
-            written = (_SEQUENCE, False, ((_TENSOR, self.number[self.target(node)]),))
-            return _OPERATOR, takes, gives, torch._C._increment_version, (written,), None, ()
-        if node.extern is not None:
-            return (_OPERATOR, takes, gives, *self.operator(node))
-        if kernel.language != "cpp":
-            raise Unsuitable(f"{kernel.name} is a {kernel.language} kernel")
-        if node.is_empty or kernel.launch.get("skip") or node.name in self.memory.skipped:
-            return _NOTHING, takes, gives
-        if not 1 <= len(kernel.arguments) <= native.MOST_ARGUMENTS:
-            raise Unsuitable(f"{kernel.name} takes {len(kernel.arguments)} arguments")
-        launch = self.launchers[kernel.name]
-        address = ctypes.cast(getattr(launch, "entry", launch), ctypes.c_void_p).value
-        arguments = tuple(self.number[argument.buffer] for argument in kernel.arguments)
-        is_long = kernel.launch.get("work", 0) >= KEEP_LOCK_BELOW
-        other = getattr(launch, "entry", launch).resident
-        past_caches = 0 if other is None else ctypes.cast(other, ctypes.c_void_p).value
-        overwritten = tuple(self.number[buffer] for buffer in kernel.launch.get("resident", ()))
-        report = getattr(launch, "report", None)
-        return _KERNEL, takes, gives, address, arguments, is_long, report, past_caches, overwritten
-
-    def operator(self, node: ScheduleNode) -> tuple:
-        """(what to call, templates of its arguments, keywords, what it delivers)."""
-        call = node.extern
-        assert call is not None
-        operator = call.operator
-        if type(operator) is torch._ops.OpOverload:
-            operator = operator._op  # what it calls itself, one Python function later
-        templates = tuple(self.template(value) for value in (*call.args, *call.kwargs.values()))
-        producers = [buffer for buffer in self.schedule.program.buffers if buffer.name in node.buffers]
-        if not call.operator._schema.returns:
-            producers = []
-        alone = len(producers) == 1 and producers[0].position is None
-        deliveries = tuple(self.delivery(buffer.name, -1 if alone else buffer.position) for buffer in producers)
-        return operator, templates, tuple(call.kwargs) or None, deliveries
-
-    def delivery(self, name: str, position: int) -> tuple:
-        layout = self.schedule.layouts[name]
-        shape, stride = _whole(layout.shape), _whole(layout.stride)
-        return position, self.number[name], (0, (0, 0), shape, stride), shape, stride
-
-    # -- arguments and results ---------------------------------------------------------------------------------------
-
-    def template(self, value: Any) -> tuple:
-        """An argument of an operator. Lists are made anew for every call, since nobody knows who keeps them."""
-        if isinstance(value, BufferArgument):
-            return self.view(value.name, value.layout)
-        if type(value) in (tuple, list):
-            return _SEQUENCE, type(value) is list, tuple(map(self.template, value))
-        return _CONSTANT, value
-
-    def view(self, name: str, layout: Layout, fresh: bool = False) -> tuple:
-        """A tensor over a buffer's storage, as :meth:`staxlab.codegen.wrapper._WrapperWriter.view` writes it."""
-        own, root = self.schedule.layouts[name], self.memory.root(name)
-        relative = int(layout.offset - own.offset)  # from the buffer's first element
-        in_arena = root in self.memory.placements and self.memory.placements[root].kind == "arena"
-        number = self.number[name if in_arena else root]
-        whole = own if in_arena else self.schedule.layouts[root]
-        if not fresh and not relative and (layout.shape, layout.stride) == (whole.shape, whole.stride):
-            return _TENSOR, number
-        return _VIEW, number, _whole(layout.shape), _whole(layout.stride), relative
-
-    def output(self, output: OutputReference) -> tuple:
-        if output.name is None:
-            return self.template(output.constant)
-        assert output.layout is not None
-        return self.view(output.name, output.layout, output.fresh)
+def _value(value: tuple) -> tuple:
+    """With the function that makes it, where it is made by one."""
+    *rest, made = value
+    if made is None:
+        return value
+    shape, stride, dtype = made
+    return (*rest, functools.partial(torch.empty_strided, shape, stride, dtype=dtype))
 
 
-def _whole(extents: Any) -> tuple[int, ...]:
-    return tuple(map(int, extents))
-
-
-def _described(layout: Layout) -> tuple:
-    """(bytes, (DLPack's type code, bits), shape, strides)."""
-    size = layout.storage_elements * layout.dtype.itemsize if layout.numel else 0
-    code = native.DLPACK_TYPES.get(layout.dtype, (0, 0))
-    return size, code, _whole(layout.shape), _whole(layout.stride)
+def _step(step: tuple, kernels: Mapping[str, Kernel], launchers: Mapping[str, Any]) -> tuple:
+    """With the addresses of what it calls."""
+    kind, takes, gives, *details = step
+    if kind == OPERATOR:
+        operator, *details = details
+        function = torch._C._increment_version if operator is None else operator
+        if type(function) is torch._ops.OpOverload:
+            function = function._op  # what it calls itself, one Python function later
+        return OPERATOR, takes, gives, function, *details
+    if kind != KERNEL:
+        return step
+    name, arguments, overwritten = details
+    launch = launchers[name]
+    entry = getattr(launch, "entry", launch)
+    address = ctypes.cast(entry, ctypes.c_void_p).value
+    is_long = kernels[name].launch.get("work", 0) >= KEEP_LOCK_BELOW
+    past_caches = 0 if entry.resident is None else ctypes.cast(entry.resident, ctypes.c_void_p).value
+    report = getattr(launch, "report", None)
+    return KERNEL, takes, gives, address, arguments, is_long, report, past_caches, overwritten

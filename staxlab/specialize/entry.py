@@ -215,7 +215,7 @@ def _multiplies_in_less(region: Any) -> bool:
     device = getattr(region, "device", None)
     if device is None or not device.is_gpu:
         return False
-    kernels = getattr(region, "kernels", None) or ()
+    kernels = getattr(region, "compiled_kernels", None) or ()
     return getattr(region, "trains", False) or any(kernel.launch.get("precision") == "tf32" for kernel in kernels)
 
 
