@@ -106,20 +106,25 @@ def test_a_new_version_lists_its_guards(monkeypatch, capsys):
     assert said.startswith("[guards] version 1 of '<lambda>':\n") and "x.shape[0] == 3" in said
 
 
-def stages_and_rest(monkeypatch, capsys, topics, function, *args, **options):
-    """What a compilation says under these topics: (lines under ``stages``, everything else)."""
-    monkeypatch.setenv(logs.VARIABLE, topics)
-    staxlab.explain(function, *args, **options)
-    said = capsys.readouterr().err
-    lines = said.splitlines()
-    return [line for line in lines if line.startswith("[stages]")], said
+@pytest.fixture
+def said_by(monkeypatch, capsys, tmp_path):
+    """What a compilation says under topics: (lines under ``stages``, everything)."""
+    monkeypatch.setenv("STAXLAB_CACHE_DIR", str(tmp_path))  # nothing to restore: every stage runs
+
+    def said_by(topics, function, *args):
+        monkeypatch.setenv(logs.VARIABLE, topics)
+        staxlab.explain(function, *args)
+        said = capsys.readouterr().err
+        return [line for line in said.splitlines() if line.startswith("[stages]")], said
+
+    return said_by
 
 
-def test_every_stage_says_what_it_delivered(monkeypatch, capsys):
+def test_every_stage_says_what_it_delivered(said_by):
     def f(x, w):
         return (x * w).relu().sum(1)
 
-    stages, said = stages_and_rest(monkeypatch, capsys, "all", f, torch.ones(4, 8), torch.ones(8))
+    stages, said = said_by("all", f, torch.ones(4, 8), torch.ones(8))
     titles = [stage.title for stage in STAGES if not (stage.differentiates or stage.option or stage.name == "outside")]
     assert [re.match(r"\[stages\] f: (.*?) [\d.]+ ms: \S", line)[1] for line in stages] == titles
     for topic in ("graph", "transforms", "operators", "loops", "fusion", "memory", "kernels", "wrapper"):
@@ -127,23 +132,23 @@ def test_every_stage_says_what_it_delivered(monkeypatch, capsys):
     assert "%mul" in said and 'extern "C"' in said and "def call(" in said
 
 
-def test_a_training_region_says_its_joint_graph_and_its_backward_half(monkeypatch, capsys):
+def test_a_training_region_says_its_joint_graph_and_its_backward_half(said_by):
     x = torch.ones(4, requires_grad=True)
-    stages, said = stages_and_rest(monkeypatch, capsys, "stages,joint", lambda x: x.exp().sin(), x)
+    stages, said = said_by("stages,joint", lambda x: x.exp().sin(), x)
     assert any(": Joint graph " in line for line in stages)
     assert any("<lambda>, backward: Artifact" in line for line in stages)
     assert "[joint] <lambda>, Rematerialization (Section 5.4):" in said and "[BW]" in said
 
 
-def test_a_fallback_says_why(monkeypatch, capsys):
+def test_a_fallback_says_why(said_by, monkeypatch):
     def f(x):
         return x.sort()[0] + 1
 
-    _, said = stages_and_rest(monkeypatch, capsys, "fallbacks", f, torch.ones(4))
+    _, said = said_by("fallbacks", f, torch.ones(4))
     assert said.count("aten.sort.default runs through PyTorch (library)") == 1 and "test_logs.py" in said
     monkeypatch.setitem(pipeline.RUN, "loops", lambda compilation: 1 // 0)
     with pytest.warns(staxlab.FallbackWarning):
-        _, said = stages_and_rest(monkeypatch, capsys, "fallbacks", f, torch.ones(4))
+        _, said = said_by("fallbacks", f, torch.ones(5))
     assert "f runs operator by operator: stage 'loops': ZeroDivisionError" in said
 
 

@@ -19,6 +19,7 @@ from typing import Any
 
 from ..compilation import STAGES
 from ..errors import StaxError
+from ..measure.tables import seconds_text
 from .assembly import KINDS, assembly_markup
 from .decisions import decisions_table
 from .document import Pane, View
@@ -26,7 +27,6 @@ from .markup import Html, element, join
 from .provenance import node_names
 from .registry import panes_of, plain_text
 from .schedule import byte_text
-from .timings import duration_text, timings_pane
 
 GPU_LISTINGS = ("ttir", "ttgir", "llir", "ptx", "sass")  # from Triton's own representation to machine code
 BACKWARD = "backward-"  # before the key of a stage of the backward half
@@ -179,7 +179,7 @@ def headline(compilation: Any) -> Html:
             facts.append("the backward half is compiled when it is first needed")
     seconds = sum(sum(half.timings.values()) for half in halves)
     if seconds:
-        facts.append(f"compiled in {duration_text(seconds)}")
+        facts.append(f"compiled in {seconds_text(seconds)}")
     name = element("strong", compilation.name, class_="sx-title")
     parts = [element("div", name, " ", element("span", " · ".join(facts), class_="sx-muted"), class_="sx-headline")]
     for number, (missing, _) in enumerate(compilation.backward_halves(), 1):
@@ -262,9 +262,8 @@ def about(compilation: Any) -> Iterator[tuple[str, Callable[[], list[Pane]]]]:
         from .traffic import panes
 
         yield "Traffic", lambda: [_together({whose: panes(half.traffic)[0] for whose, half in counted.items()})]
-    timed = {whose: half.timings for whose, half in halves.items() if half.timings}
-    if timed:
-        yield "Timings", lambda: [_together({w: timings_pane(seconds, STAGES) for w, seconds in timed.items()})]
+    if any(half.timings for half in halves.values()):
+        yield "Path and timings", lambda: list(panes_of(compilation.flow).panes)
 
 
 def _is_worth_asking(compilation: Any) -> bool:

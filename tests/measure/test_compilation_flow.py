@@ -1,0 +1,98 @@
+"""The path of a compilation as a record (Figure 11.1): stages, shares, ways of kernels, and the rule that applied."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import staxlab
+from staxlab import pipeline
+from staxlab.compilation import STAGES
+from staxlab.measure.compilation_flow import NOT_REACHED, ONE_OPERATOR, RAN, RULES, WHOLE_REGION, summary
+
+
+def several_ways(x, w):
+    return (x @ w).sort(-1)[0] + torch.ones(3, 8).cumsum(0).sum()
+
+
+@pytest.fixture(scope="module")
+def flow():
+    return staxlab.explain(several_ways, torch.ones(4, 8), torch.ones(8, 8)).flow
+
+
+def test_every_stage_of_an_inference_region_ran_and_shares_add_up(flow):
+    names = [step.name for step in flow.steps]
+    assert names == ["capture", "transforms", "operators", "loops", "schedule", "kernels", "wrapper", "artifact"]
+    assert all(step.state == RAN and step.delivered and step.seconds > 0 for step in flow.steps)
+    assert sum(map(flow.share, flow.steps)) == pytest.approx(1)
+    assert flow.applied == () and flow.halves == ()
+
+
+def test_kernels_are_counted_by_the_type_of_their_nodes(flow):
+    assert flow.ways()["library"] >= 1 and sum(flow.ways().values()) == len(flow.kernels)
+    for kernel in flow.kernels:
+        assert (kernel.hit is None) == (kernel.way in ("library", "PyTorch", "no code")), kernel
+        assert kernel.origins
+
+
+def test_a_small_product_is_a_template():
+    flow = staxlab.explain(lambda x, w: x @ w, torch.ones(4, 4), torch.ones(4, 4)).flow
+    assert flow.ways() == {"template": 1}
+
+
+def test_what_the_cache_had_is_told(flow):
+    again = staxlab.explain(several_ways, torch.ones(4, 8), torch.ones(8, 8)).flow
+    built = [kernel for kernel in again.kernels if kernel.hit is not None]
+    assert built and all(kernel.hit and "found in the cache" in kernel.fate for kernel in built)
+    assert f"{len(built)} of {len(built)} kernel" in again.summary()
+
+
+def test_a_stage_that_fails_leaves_the_rule_of_the_region(monkeypatch, tmp_path):
+    monkeypatch.setenv("STAXLAB_CACHE_DIR", str(tmp_path))  # nothing to restore: the stage must run
+    monkeypatch.setitem(pipeline.RUN, "schedule", lambda compilation: 1 // 0)
+    with pytest.warns(staxlab.FallbackWarning):
+        flow = staxlab.explain(lambda x: x + 1, torch.ones(3)).flow
+    states = {step.name: step.state for step in flow.steps}
+    assert states["loops"] == RAN and states["schedule"] == states["artifact"] == NOT_REACHED
+    assert flow.applied == (WHOLE_REGION,) and "ZeroDivisionError" in flow.reasons[0]
+    text = flow.format()
+    assert "rule 2 (whole region, applied): the captured graph runs operator by operator" in text
+    assert "why: stage 'schedule'" in text
+    assert not flow.kernels and WHOLE_REGION in flow.rules_of("schedule")
+
+
+def test_an_operator_without_a_lowering_is_a_rule_of_its_own():
+    with pytest.warns(staxlab.FallbackWarning):
+        flow = staxlab.explain(lambda x: torch.special.zeta(x, x) + 1, torch.full((3,), 2.0)).flow
+    assert flow.applied == (ONE_OPERATOR,) and flow.ways()["PyTorch"] >= 1
+
+
+def test_strict_mode_changes_what_the_rules_say():
+    flow = staxlab.explain(lambda x: x + 1, torch.ones(3), strict_native=True).flow
+    assert flow.outcome(ONE_OPERATOR) == "LoweringError"
+    assert flow.outcome(0) == RULES[0].happens  # the same in both
+
+
+def test_a_shorter_backend_does_not_reach_the_rest():
+    flow = staxlab.explain(lambda x: x + 1, torch.ones(3), backend="eager").flow
+    assert [step.name for step in flow.steps if step.state == RAN] == ["capture", "transforms"]
+    assert flow.applied == ()
+
+
+def test_a_training_region_has_both_halves():
+    flow = staxlab.explain(lambda x: (x.exp() * x).sum(), torch.ones(3, requires_grad=True)).flow
+    assert {"joint", "partition"} <= {step.name for step in flow.steps}
+    ((name, half),) = flow.halves
+    assert name == "Backward half" and half.steps[0].name == "operators" and half.kernels
+    assert "=== Backward half" in flow.format()
+
+
+def test_every_stage_has_a_line_for_what_it_delivered():
+    compilation = staxlab.explain(
+        lambda x: (x.exp() * x).sum(), torch.ones(3, requires_grad=True), options={"validate": True}
+    )
+    ran = [stage.name for stage, _ in compilation.stages()]
+    assert {stage.name for stage in STAGES} - set(ran) <= {"outside"}
+    for stage, record in compilation.stages():
+        assert summary(stage.name, record), stage.name
+    assert summary("capture", None) == "" and summary("a stage of somebody else", object()) == ""
