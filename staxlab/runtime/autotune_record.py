@@ -3,9 +3,9 @@
 A record is named by a hash of everything the finding depends on: the text of the kernel in the rule's configuration,
 the method with the configurations it chooses from, the device's name, and the version of Triton. So nothing ever has to
 be invalidated: an unchanged source on the same device is an unchanged conclusion, and whatever changes is looked for
-under another name (Proposition 11.1). One JSON file holds one record, for anybody to read; in it stands a hash of its
-content, and a file that does not match, or does not say what a record must say, is as good as absent: the search is
-made again. A directory that cannot be written is replaced by a private one, as for every artifact (:mod:`.cache`).
+under another name (Proposition 11.1). A record is an entry of the cache (:mod:`.cache`) like any other: a line with its
+hash and, for anybody to read, JSON. One that does not match its hash, or does not say what a record must say, is as
+good as absent: the search is made again.
 """
 
 from __future__ import annotations
@@ -46,42 +46,28 @@ def name_of(key: str) -> str:
 
 def read(key: str, space: ConfigurationSpace) -> Search | None:
     """The search recorded under a key; None if there is none, or none that can be trusted."""
-    path = cache.path_of(name_of(key))
-    try:
-        if not (cache.trusted(path.parent) and cache.trusted(path)):
-            log.warning("the record %s could have been written by another user: ignored", path.name)
-            return None
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError):
+    content = cache.read_verified(name_of(key))
+    if content is None:
         return None
     try:
-        data = json.loads(text)
-        if data["format"] != FORMAT or data["digest"] != _digest(key, data["search"]):
-            raise ValueError("it does not match its hash")
+        data = json.loads(content)
+        if data["format"] != FORMAT:
+            raise ValueError("it has another format")
         search = from_json(data["search"])
         if search.space != space:
             raise ValueError("it is about another space")
         return search
     except (ValueError, KeyError, TypeError, AttributeError, OptionError) as error:
-        log.warning("the record %s is damaged (%s): dropped", path.name, error)
-        with contextlib.suppress(OSError):
-            path.unlink()
+        log.warning("the record %s cannot be used: %s", name_of(key), error)
         return None
 
 
 def write(key: str, search: Search, kernel: str, device: str, version: str) -> None:
-    """Keep a search, whole or not at all. A full or vanished disk is logged, not raised. ``kernel``, ``device`` and
-    ``version`` are for those who read the file."""
-    entry = to_json(search)
-    data = {
-        "format": FORMAT, "digest": _digest(key, entry), "kernel": kernel, "device": device, "triton": version,
-        "search": entry,
-    }  # fmt: skip
-    try:
-        path = cache.path_of(name_of(key))
-        cache.atomic_write(path, (json.dumps(data, indent=1, allow_nan=False) + "\n").encode())
-    except OSError as error:
-        log.warning("the record %s could not be stored: %s", name_of(key), error)
+    """Keep a search, whole or not at all. A full or vanished disk is not raised. ``kernel``, ``device`` and ``version``
+    are for those who read the file."""
+    data = {"format": FORMAT, "kernel": kernel, "device": device, "triton": version, "search": to_json(search)}
+    text = json.dumps(data, indent=1, allow_nan=False) + "\n"
+    cache.write_verified(name_of(key), text.encode(), title=f"{kernel} on {device}: {search.method}")
 
 
 def clear() -> None:
@@ -89,10 +75,6 @@ def clear() -> None:
     for path in cache.directory().glob("autotune-*.json"):
         with contextlib.suppress(OSError):
             path.unlink()
-
-
-def _digest(key: str, entry: Any) -> str:
-    return hashlib.sha256(f"{key}\0{json.dumps(entry, sort_keys=True)}".encode()).hexdigest()
 
 
 # --- JSON has no infinity ---------------------------------------------------------------------------------------------

@@ -34,8 +34,6 @@ KINDS: dict[str, str] = {
     "plan": "stages of a region from lowering to its wrapper",
     "sources": "hash of the package's own text",
     "basis": "operators that have a lowering rule or a library call",
-    "basis": "what plans rest on besides the graph",
-    "sources": "digest of the package's own sources",
     "triton": "source or compiled code of a GPU kernel",
 }
 
