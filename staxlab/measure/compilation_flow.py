@@ -59,7 +59,7 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "the user's turn", ("loops", "schedule", "kernels", "validation", "artifact"),
-        "no compiler, a missing package, a setting that cannot be, a kernel that fails validation: raised, never run",
+        "no compiler, a package missing, a setting that cannot be, a wrong kernel: raised, never run",
         SAME,
     ),
     Rule(
@@ -109,8 +109,8 @@ class KernelPath:
 @dataclass(frozen=True)
 class CompilationFlow(Tabular):
     """How one compilation went (Figure 11.1). ``plan`` says whether the stages before the build came from a stored
-    plan; ``workers`` and ``build_seconds`` are the build pool's. ``applied`` are places in :data:`RULES`, ``reasons`` why;
-    ``halves`` are the flows of what was compiled for the backward pass, by name."""
+    plan; ``workers`` and ``build_seconds`` are the build pool's. ``applied`` are places in :data:`RULES`, ``reasons``
+    why; ``halves`` are the flows of what was compiled for the backward pass, by name."""
 
     name: str
     target: str
@@ -197,9 +197,9 @@ class CompilationFlow(Tabular):
 def compilation_flow(compilation: Any, stages: Sequence[Any]) -> CompilationFlow:
     """The flow of a :class:`~staxlab.compilation.Compilation` whose stages may be ``stages``, in order. Reads records
     that are there and makes none; O(size of the records)."""
-    plan = bool(getattr(compilation, "restored", False))
+    plan = compilation.restored
     steps = tuple(_step(compilation, stage, plan) for stage in stages if _belongs(compilation, stage))
-    report = getattr(compilation.artifact, "build", None)
+    report = compilation.artifact.build if compilation.artifact is not None else None
     kernels = _kernels(compilation, report)
     applied = [WHOLE_REGION] if compilation.fallback else []
     applied += [ONE_OPERATOR] if any(kernel.way == "PyTorch" for kernel in kernels) else []
@@ -232,15 +232,17 @@ def _belongs(compilation: Any, stage: Any) -> bool:
     return not stage.differentiates and stage.option is None and stage.name != "outside"
 
 
+_IN_A_PLAN = ("loops", "schedule", "kernels", "wrapper")
+
+
 def _step(compilation: Any, stage: Any, plan: bool) -> Step:
     if stage.name in compilation.timings:
         record = compilation.records.get(stage.name)
         return Step(stage.name, stage.title, stage.section, RAN, compilation.timings[stage.name],
                     summary(stage.name, record), _origins(record))  # fmt: skip
-    before_last = stage.name in ("loops", "schedule", "kernels", "wrapper")
     given = stage.name in compilation.records  # a half begins with the graph that the division made for it
     record = compilation.records.get(stage.name)
-    state = RESTORED if plan and before_last else RAN if given else NOT_REACHED
+    state = RAN if given else RESTORED if plan and stage.name in _IN_A_PLAN else NOT_REACHED
     return Step(stage.name, stage.title, stage.section, state, 0.0, summary(stage.name, record) if given else "",
                 _origins(record))  # fmt: skip
 
@@ -249,24 +251,24 @@ def _kernels(compilation: Any, report: Any) -> tuple[KernelPath, ...]:
     artifact, schedule = compilation.artifact, compilation.records.get("schedule")
     hits = dict(artifact.cache_hits) if artifact is not None else {}
     seconds = dict(artifact.timings) if artifact is not None else {}
-    tasks = {task.kernel: task for task in getattr(report, "tasks", ())}
-    kernels = compilation.records.get("kernels")
-    if kernels is None:  # restored: what was built is known, and nothing else is asked for
-        written = {"cpp": "C++", "triton": "Triton"}
-        names = {name: written.get(getattr(tasks.get(name), "language", "cpp"), "C++") for name in hits}
-        return tuple(
-            KernelPath(name, way, hits[name], seconds.get(name, 0.0), getattr(tasks.get(name), "worker", None))
-            for name, way in names.items()
-        )
-    return tuple(
+    workers = {task.kernel: task.worker for task in getattr(report, "tasks", ()) if task.worker >= 0}
+    kernels, outside = compilation.records.get("kernels") or (), ()
+    if not kernels and compilation.plan is not None:
+        kernels, outside = compilation.plan.kernels, compilation.plan.externs
+    found = [
         KernelPath(kernel.name, _way(kernel, schedule), hits.get(kernel.name), seconds.get(kernel.name, 0.0),
-                   getattr(tasks.get(kernel.name), "worker", None), kernel.origins)
+                   workers.get(kernel.name), kernel.origins)
         for kernel in kernels
-    )  # fmt: skip
+    ]  # fmt: skip
+    for extern in outside:
+        way = "PyTorch" if extern.reason == "fallback" else "library"
+        found.append(KernelPath(str(extern.operator), way, origins=extern.origins))
+    return tuple(found)
 
 
 def _way(kernel: Any, schedule: Any) -> str:
-    """One of :data:`WAYS`: dispatch by the type of the node."""
+    """One of :data:`WAYS`: dispatch by the type of the node. A restored region has no nodes, so its templates count as
+    what they are written in."""
     if kernel.is_fallback:
         return "PyTorch"
     if kernel.launch.get("skip"):

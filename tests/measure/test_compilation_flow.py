@@ -8,7 +8,15 @@ import torch
 import staxlab
 from staxlab import pipeline
 from staxlab.compilation import STAGES
-from staxlab.measure.compilation_flow import NOT_REACHED, ONE_OPERATOR, RAN, RULES, WHOLE_REGION, summary
+from staxlab.measure.compilation_flow import (
+    NOT_REACHED,
+    ONE_OPERATOR,
+    RAN,
+    RESTORED,
+    RULES,
+    WHOLE_REGION,
+    summary,
+)
 
 
 def several_ways(x, w):
@@ -16,8 +24,10 @@ def several_ways(x, w):
 
 
 @pytest.fixture(scope="module")
-def flow():
-    return staxlab.explain(several_ways, torch.ones(4, 8), torch.ones(8, 8)).flow
+def flow(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("STAXLAB_CACHE_DIR", str(tmp_path_factory.mktemp("empty")))  # nothing to restore
+        return staxlab.explain(several_ways, torch.ones(4, 8), torch.ones(8, 8)).flow
 
 
 def test_every_stage_of_an_inference_region_ran_and_shares_add_up(flow):
@@ -35,9 +45,20 @@ def test_kernels_are_counted_by_the_type_of_their_nodes(flow):
         assert kernel.origins
 
 
-def test_a_small_product_is_a_template():
+def test_a_small_product_is_a_template(monkeypatch, tmp_path):
+    monkeypatch.setenv("STAXLAB_CACHE_DIR", str(tmp_path))
     flow = staxlab.explain(lambda x, w: x @ w, torch.ones(4, 4), torch.ones(4, 4)).flow
     assert flow.ways() == {"template": 1}
+
+
+def test_a_restored_region_did_not_run_the_stages_in_its_plan():
+    compilations = [staxlab.explain(lambda x: x.sort(-1)[0].exp().sum(), torch.ones(4, 8)) for _ in range(2)]
+    again = compilations[1].flow
+    assert again.plan and "restored from a plan" in again.summary()
+    states = {step.name: step.state for step in again.steps}
+    assert [name for name, state in states.items() if state == RESTORED] == ["loops", "schedule", "kernels", "wrapper"]
+    assert "loops" not in compilations[1].records, "looking at the path makes no record"
+    assert again.ways()["library"] >= 1 and all(kernel.origins for kernel in again.kernels)
 
 
 def test_what_the_cache_had_is_told(flow):

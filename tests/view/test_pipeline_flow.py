@@ -57,7 +57,8 @@ def test_bars_are_in_proportion_to_the_time_and_say_the_share():
 
 def test_dispatch_by_type_has_counts():
     picture = read(flow_chart(FLOW))
-    counts = {e.attributes["data-way"]: e.attributes["data-count"] for e in picture.walk() if "data-way" in e.attributes}
+    boxes = [e.attributes for e in picture.walk() if "data-way" in e.attributes]
+    counts = {box["data-way"]: box["data-count"] for box in boxes}
     assert counts == {"template": "0", "C++": "1", "Triton": "1", "library": "1", "PyTorch": "0", "no code": "0"}
 
 
