@@ -42,7 +42,7 @@ from ..errors import BuildError, SubscriptError
 from ..logs import say
 from ..options import DeviceSpec, Options, host_device_spec
 from ..provenance import Line
-from . import cache, sanitizers, toolchain, triton_builds, workers
+from . import cache, sanitizers, toolchain, workers
 from .build_report import BuildReport, BuildTask, Recorder
 from .processes import Abandoned, ProcessGroup
 
@@ -95,6 +95,8 @@ def build(kernels: KernelSet, options: Options, device: DeviceSpec) -> Launchers
             launchers.cache_hits[kernel.name] = loaded.hit
             launchers.timings[kernel.name] = loaded.seconds
     if others and torch.cuda.is_available():
+        from . import triton_builds
+
         for error in triton_builds.compile_kernels(others, record=record).values():
             raise error
     for kernel in others:

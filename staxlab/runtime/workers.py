@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import pickle
 import queue
 import select
 import signal
@@ -30,9 +29,9 @@ import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import FIRST_EXCEPTION, Future
 from concurrent.futures import wait as wait_for
+from pathlib import Path
 from typing import Any
 
-from ..codegen.triton import worker as triton_worker
 from ..errors import BuildError, OptionError
 from .build_progress import Progress
 from .processes import Abandoned, ProcessGroup
@@ -220,7 +219,7 @@ def compile_triton(job: dict[str, Any], group: ProcessGroup) -> str:
 class TritonProcess:
     """A process that compiles Triton kernels, one after the other. WorkerLost if it cannot be started."""
 
-    script = triton_worker.__file__
+    script = str(Path(__file__).parent.parent / "codegen" / "triton" / "worker.py")
 
     def __init__(self) -> None:
         self.complaints = tempfile.TemporaryFile()
@@ -237,13 +236,15 @@ class TritonProcess:
 
     def ask(self, job: dict[str, Any]) -> dict[str, Any]:
         """The answer to a job: its "key", or its "error" and the "kind" of it. WorkerLost if there is none."""
+        from ..codegen.triton import worker as triton_worker  # late: C++ kernels need nothing of Triton's generator
+
         deadline = time.monotonic() + LIMIT
         try:
             triton_worker.write_frame(self.process.stdin, job)
             answer = triton_worker.read_frame(_Timed(self.process.stdout, deadline))
         except TimeoutError:
             raise WorkerLost(f"the worker that compiles {job['name']} has not answered for {LIMIT:g} s") from None
-        except (OSError, EOFError, ValueError, pickle.UnpicklingError) as error:
+        except Exception as error:  # the pipe is closed, or what came is no answer
             self.kill()
             status = self.process.returncode
             raise WorkerLost(f"the worker that compiles {job['name']} died (status {status}){self._words()}") from error
@@ -283,4 +284,4 @@ class _Timed:
         left = self.deadline - time.monotonic()
         if left <= 0 or not select.select([self.pipe], [], [], left)[0]:
             raise TimeoutError
-        return self.pipe.read(count)
+        return self.pipe.read(min(count, 1 << 16))  # a nonsensical length must not be believed

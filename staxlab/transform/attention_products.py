@@ -97,6 +97,11 @@ def product(node: Any) -> Product | None:
     return _of_equation(node) if name == "einsum" and not node.kwargs else None
 
 
+def count_products(nodes: Iterable[Node]) -> int:
+    """How many of these nodes multiply matrices. O(V)."""
+    return sum(product(node) is not None for node in nodes)
+
+
 def _of_matrices(node: Node, left: Any, right: Any, **more: Any) -> Product | None:
     if not (_is_tensor(left) and _is_tensor(right)) or left.val.ndim < 2 or right.val.ndim < 2:
         return None

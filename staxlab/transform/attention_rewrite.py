@@ -33,9 +33,8 @@ from .attention_plans import (
     objection,
     traffic,
 )
-from .attention_products import Atom, Coordinates, product
+from .attention_products import Atom, Coordinates, count_products
 from .effects import Effects
-from .operations import operation
 from .rewrite import Applied, Pass, describe
 
 LIBRARY, GENERAL, WRITTEN = "scaled_dot_product_attention", "attention operator", "as written"
@@ -94,17 +93,7 @@ def attention_pass(mode: str, decisions: dict[str, Decision], general: General |
             _require(decisions, graph)
         return applied
 
-    return Pass("ReplaceAttention", run, removes=_products, constants=constants)
-
-
-def may_hold_attention(graph: Graph) -> bool:
-    """Whether a graph has two products and something that a softmax may be written with. O(V)."""
-    names = {(operation(node) or "").removesuffix("_") for node in graph}
-    return bool(names & {"softmax", "log_softmax", "exp"}) and _products(graph) > 1
-
-
-def _products(graph: Graph) -> int:
-    return sum(product(node) is not None for node in graph)
+    return Pass("ReplaceAttention", run, removes=count_products, constants=constants)
 
 
 def _require(decisions: dict[str, Decision], graph: Graph) -> None:
@@ -427,4 +416,4 @@ def _constant(build: Builder, constants: dict[str, Any], name: str, value: torch
     return build.constant(name, TensorMeta.of(value))
 
 
-__all__ = ["GENERAL", "LIBRARY", "WRITTEN", "GeneralCall", "attention_pass", "may_hold_attention"]
+__all__ = ["GENERAL", "LIBRARY", "WRITTEN", "GeneralCall", "attention_pass"]

@@ -218,8 +218,7 @@ def transform(
     the graph, or if it does not lower the measure of Proposition 4.1, so that the iteration might not end: defects of
     the rules.
     """
-    from .attention_rewrite import attention_pass, may_hold_attention
-    from .own_rules import own_pass
+    from .attention_signs import may_hold_attention
     from .passes import PASSES, SHAPE_INDEPENDENT, measure
 
     module: GraphModule = getattr(capture, "module", capture)
@@ -228,10 +227,14 @@ def transform(
     if rules:
         if options.dynamic:
             raise TransformError("own rules rely on the shapes of the sample", remedy="transform without dynamic=True")
+        from .own_rules import own_pass
+
         own = own_pass(rules, samples=getattr(capture, "samples", None), constants=module.constants)
         passes = (passes[0], own, *passes[1:])
     decisions: dict[str, Decision] = {}
     if options.attention != "off" and not options.dynamic and may_hold_attention(module.graph):
+        from .attention_rewrite import attention_pass
+
         # After dead code has gone: a dropout of nothing reads the probabilities, and is read by nobody.
         attention = attention_pass(options.attention, decisions, general)
         passes = (*passes[:-1], attention, passes[-1])
