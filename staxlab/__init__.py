@@ -67,6 +67,7 @@ __all__ = [
     "gate",
     "hvp",
     "jvp",
+    "locate_error",
     "list_backends",
     "memory_stats",
     "omni_attention",
@@ -82,6 +83,7 @@ _LOADED_LATER = {
     "create_block_mask": ".attention.block_mask",
     "hvp": ".derivatives",
     "jvp": ".derivatives",
+    "locate_error": ".locate",
     "omni_attention": ".attention.omni",
     "register_lowering": ".loops.lowering",
 }

@@ -45,6 +45,7 @@ ORDER: tuple[tuple[str, ...], ...] = (
     ("staxlab.pipeline",),
     ("staxlab.api",),
     ("staxlab.derivatives",),
+    ("staxlab.locate",),
     ("staxlab.view",),
     ("staxlab.learn",),
     ("staxlab.doctor", "staxlab.oneliner", "staxlab.tour"),
