@@ -202,7 +202,8 @@ def _headers_digest(own: tuple[str, ...] = ()) -> str:
     """What every kernel includes, and headers that only kernels of one kind do."""
     digest = hashlib.sha256()
     for name in (*HEADERS, *own):
-        digest.update((HEADER_DIRECTORY / name).read_bytes())
+        content = (HEADER_DIRECTORY / name).read_bytes()
+        digest.update(f"{name} {len(content)}\n".encode() + content)
     return digest.hexdigest()
 
 

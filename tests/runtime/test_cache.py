@@ -6,8 +6,6 @@ import errno
 import os
 import shutil
 import stat
-import subprocess
-import sys
 import threading
 import time
 import warnings
@@ -17,6 +15,7 @@ import pytest
 
 from staxlab.errors import OptionError
 from staxlab.runtime import cache, cache_directory, cache_entries, cache_format
+from tests.runtime.cache_support import start
 
 KEY = "ab" + "0" * 62
 OTHER = "ab" + "1" * 62
@@ -383,14 +382,6 @@ def test_the_first_write_of_a_process_sweeps(cache_dir):
 # --- Several processes ------------------------------------------------------------------------------------------------
 
 WRITER = """
-import sys, types
-# The store alone: importing PyTorch would take longer than the test.
-for package, path in (("staxlab", {package!r}), ("staxlab.runtime", {package!r} + "/runtime")):
-    sys.modules[package] = types.ModuleType(package)
-    sys.modules[package].__path__ = [path]
-logs = sys.modules["staxlab.logs"] = sys.modules["staxlab"].logs = types.ModuleType("staxlab.logs")
-logs.say = lambda *_: None
-from staxlab.runtime import cache
 for number in range(60):
     content = bytes([number % 7]) * 20000
     cache.write_verified({key!r}, content)
@@ -398,15 +389,12 @@ for number in range(60):
     assert found is not None and len(found) == 20000 and len(set(found)) == 1, "a half-written entry was read"
 with cache.locked("x" * 64):
     pass
-assert "torch" not in sys.modules
 """
 
 
 def test_many_processes_writing_one_entry_never_show_half_of_it(cache_dir):
-    program = WRITER.format(package=str(Path(cache.__file__).parent.parent), key=KEY)
-    environment = {**os.environ, "STAXLAB_CACHE_DIR": str(cache_dir)}
-    processes = [subprocess.Popen([sys.executable, "-c", program], env=environment) for _ in range(2)]
-    assert [p.wait() for p in processes] == [0, 0]
+    processes = [start(WRITER.format(key=KEY), cache_dir) for _ in range(2)]
+    assert [process.wait() for process in processes] == [0, 0]
 
 
 def test_files_are_private(cache_dir):

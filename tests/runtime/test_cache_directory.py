@@ -6,7 +6,6 @@ import functools
 import os
 import stat
 import subprocess
-import sys
 import warnings
 from pathlib import Path
 
@@ -14,6 +13,7 @@ import pytest
 
 from staxlab.errors import BuildError
 from staxlab.runtime import cache, cache_directory, cache_format, cache_upkeep
+from tests.runtime.cache_support import start
 
 KEY = "ab" + "0" * 62
 is_root = hasattr(os, "getuid") and os.getuid() == 0
@@ -195,8 +195,6 @@ def test_no_place_at_all_is_one_clear_error(tmp_path, monkeypatch):
 
 
 FORKED = """
-import os, sys
-from staxlab.runtime import cache
 import warnings
 warnings.simplefilter("ignore")
 place = cache.directory()
@@ -212,10 +210,9 @@ print(place)
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 def test_a_private_directory_goes_with_the_process_that_made_it(tmp_path):
     (tmp_path / "file").write_text("")
-    environment = {**os.environ, "STAXLAB_CACHE_DIR": str(tmp_path / "file")}
-    done = subprocess.run([sys.executable, "-c", FORKED], env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.strip() and not Path(done.stdout.strip()).exists()
+    process = start(FORKED, tmp_path / "file", stdout=subprocess.PIPE, text=True)
+    place = process.communicate()[0].strip()
+    assert process.returncode == 0 and place and not Path(place).exists()
 
 
 # --- Shared and read-only ---------------------------------------------------------------------------------------------
