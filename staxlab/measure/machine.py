@@ -47,7 +47,7 @@ def version_record() -> dict[str, str]:
     from importlib import metadata
 
     versions = {"python": platform.python_version()}
-    for package in ("staxlab", "torch", "triton", "jax"):
+    for package in ("staxlab", "torch", "triton", "jax", "jaxlib", "halide", "apache-tvm"):
         try:
             versions[package] = metadata.version(package)
         except metadata.PackageNotFoundError:
