@@ -155,7 +155,10 @@ def operators_culprit(
         if taken:
             part = f"decomposition of {taken[0].operator}"
         elif wrote is not None:
-            part = f"functionalization of %{wrote.name}" if wrote is node else f"what %{node.name} reads after a write"
+            part = f"functionalization of %{wrote.name}"
+            if wrote is not node:
+                part += f", as %{node.name} sees it"
+                where = (*((wrote.location,) if wrote.location else ()), *where)
         else:
             part = f"recording of %{node.name}"
         return Culprit("operators", part, reason, difference, where, node.origins)
