@@ -33,7 +33,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -42,9 +42,11 @@ from ..errors import BuildError, SubscriptError
 from ..logs import say
 from ..options import DeviceSpec, Options, host_device_spec
 from ..provenance import Line
-from . import cache, sanitizers, toolchain, workers
-from .build_report import BuildReport, BuildTask, Recorder
-from .processes import Abandoned, ProcessGroup
+from . import cache, sanitizers, toolchain
+from .build_report import BuildReport, BuildTask, Recorder, worker_count
+
+if TYPE_CHECKING:
+    from .processes import ProcessGroup
 
 log = logging.getLogger("staxlab.build")
 
@@ -84,7 +86,7 @@ def build(kernels: KernelSet, options: Options, device: DeviceSpec) -> Launchers
     """Compile and load every kernel that is not an extern call. Raises BuildError without a compiler, or with the
     compiler's own words if it refuses a kernel."""
     launchers = Launchers()
-    record = Recorder(workers.worker_count())
+    record = Recorder(worker_count())
     wanted = [k for k in kernels if k.language == "cpp" and not k.launch.get("skip")]
     others = [k for k in kernels if k.language == "triton"]
     results = dict(zip((k.name for k in wanted), _compile_all(wanted, record), strict=True))
@@ -136,7 +138,7 @@ def _compile_all(
     submitted, longest source first (a schedule that begins with the long tasks ends soonest: Graham, 1969)."""
     if not kernels:
         return []
-    record = record or Recorder(workers.worker_count())
+    record = record or Recorder(worker_count())
     tools = tools or toolchain.find()
     parts = [(kernel, compiled := anonymous(kernel), key_of(compiled, tools)) for kernel in kernels]
     done: dict[str, Loaded] = {}
@@ -165,6 +167,9 @@ def _compile_all(
 
 def _submitted(parts: list[Part], tools: toolchain.Toolchain, record: Recorder) -> dict[str, Loaded]:
     """Kernels that have to be compiled, by name: all submitted, then waited for."""
+    from . import workers  # a start that finds everything in the cache does without
+    from .processes import ProcessGroup
+
     with ProcessGroup() as group:
 
         def work(part: Part, queued: float) -> Loaded:
@@ -345,6 +350,8 @@ def compile_kernel(
 ) -> bytes:
     """Run the compiler, among those of ``group`` or alone; the bytes of a shared library. BuildError with the
     compiler's words."""
+    from .processes import Abandoned, ProcessGroup
+
     if group is None:
         with ProcessGroup() as group:
             return compile_kernel(kernel, tools, title, group)

@@ -15,6 +15,7 @@ Times are seconds since the build began.
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -26,7 +27,26 @@ from typing import Any
 from ..codegen.kernel import Kernel
 from ..errors import OptionError
 from ..provenance import NO_ORIGINS, Origins
-from .workers import CALLER, lane
+
+VARIABLE = "STAXLAB_BUILD_WORKERS"
+CALLER = -1  # the lane of whatever is no worker: the thread that asked for the build
+
+
+def worker_count() -> int:
+    """How many kernels are compiled at once: the cores this process may use, or ``$STAXLAB_BUILD_WORKERS``. OptionError
+    if that is no whole number above 0."""
+    wanted = os.environ.get(VARIABLE)
+    if wanted:
+        if not wanted.isdecimal() or int(wanted) < 1:
+            raise OptionError(f"{VARIABLE} is {wanted!r}, and must be a whole number above 0", remedy=f"{VARIABLE}=4")
+        return int(wanted)
+    affinity = getattr(os, "sched_getaffinity", None)
+    return len(affinity(0)) if affinity is not None else os.cpu_count() or 1
+
+
+def lane() -> int:
+    """The number of the worker that runs this, from 0; CALLER in any other thread."""
+    return getattr(threading.current_thread(), "lane", CALLER)
 
 
 def bounds(durations: Sequence[Any], workers: int) -> tuple[Any, Any]:

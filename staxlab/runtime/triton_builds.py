@@ -18,7 +18,7 @@ from ..codegen.kernel import Kernel
 from ..codegen.triton import ahead
 from ..errors import BuildError
 from . import workers
-from .build_report import Recorder
+from .build_report import Recorder, worker_count
 from .processes import ProcessGroup
 
 log = logging.getLogger("staxlab.build")
@@ -35,7 +35,7 @@ def compile_kernels(
     is left alone, and so is everything if fewer than two are missing.
     """
     make = ahead.listing_job if listing else ahead.launch_job
-    record = record or Recorder(workers.worker_count())
+    record = record or Recorder(worker_count())
     missing: dict[str, tuple[int, Kernel, ahead.Job]] = {}
     for position, kernel in enumerate(kernels):
         if 0 in kernel.launch["grid"]:
@@ -46,7 +46,7 @@ def compile_kernels(
                 task.hit = True
         else:
             missing.setdefault(ahead.identity(job), (position, kernel, job))
-    if len(missing) < 2 or workers.worker_count() < 2:
+    if len(missing) < 2 or worker_count() < 2:
         return {}
     with ProcessGroup() as group:
 

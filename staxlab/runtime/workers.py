@@ -32,32 +32,18 @@ from concurrent.futures import wait as wait_for
 from pathlib import Path
 from typing import Any
 
-from ..errors import BuildError, OptionError
+from ..errors import BuildError
 from .build_progress import Progress
+from .build_report import worker_count
 from .processes import Abandoned, ProcessGroup
 
-VARIABLE = "STAXLAB_BUILD_WORKERS"
 IDLE = 60.0  # seconds after which a process without work ends
 LIMIT = 600.0  # seconds that one kernel may take before its worker counts as hanging
 MOST_WORDS = 4000
 
-CALLER = -1  # the lane of whatever is no worker: the thread that asked for the build
-
 
 class WorkerLost(BuildError):
     """A worker process died or did not answer. The kernel may be fine: it can be compiled in this process."""
-
-
-def worker_count() -> int:
-    """How many kernels are compiled at once: the cores this process may use, or ``$STAXLAB_BUILD_WORKERS``. OptionError
-    if that is no whole number above 0."""
-    wanted = os.environ.get(VARIABLE)
-    if wanted:
-        if not wanted.isdecimal() or int(wanted) < 1:
-            raise OptionError(f"{VARIABLE} is {wanted!r}, and must be a whole number above 0", remedy=f"{VARIABLE}=4")
-        return int(wanted)
-    affinity = getattr(os, "sched_getaffinity", None)
-    return len(affinity(0)) if affinity is not None else os.cpu_count() or 1
 
 
 class _Worker(threading.Thread):
@@ -129,11 +115,6 @@ def pool() -> Pool:
         if count not in _pools:
             _pools[count] = Pool(count)
         return _pools[count]
-
-
-def lane() -> int:
-    """The number of the worker that runs this, from 0; CALLER in any other thread."""
-    return getattr(threading.current_thread(), "lane", CALLER)
 
 
 def gather(futures: Mapping[Any, Future], group: ProcessGroup) -> dict[Any, Any]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..measure.tables import Table, seconds_text
-from ..runtime.workers import CALLER
+from ..runtime.build_report import CALLER
 from .charts import CHARACTER, MUTED, RULE, TEXT, chart, text_at
 from .document import Pane
 from .figures import SERIES

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import CodegenError
+from ...runtime import cache_directory
 from ..kernel import Kernel
 from .operations import POINTER_TYPES
 from .source_files import cache_root, compiler_cache, require_triton, source_hash, write_source
@@ -63,12 +64,14 @@ def listing_job(kernel: Kernel, capability: int | None = None) -> Job:
 
 def _job(kernel: Kernel, capability: int | None, **more: Any) -> Job:
     capability = capability_of(kernel, capability)
-    named = os.environ.get("TRITON_CACHE_DIR")
+    named = "TRITON_CACHE_DIR" in os.environ
+    shared = tuple(str(place / "triton" / "compiled") for place in cache_directory.shared_directories())
     environment = {k: v for k, v in os.environ.items() if k.startswith("TRITON_") and k != "TRITON_INTERPRET"}
     return {
         "name": kernel.name, "source": kernel.source, "path": write_source(kernel), "capability": capability,
         "module": f"staxlab_kernel_{source_hash(kernel)}", "options": compiler_options(kernel),
-        "environment": environment, "store": None if named else str(cache_root() / "compiled"), **more,
+        "environment": environment, "store": None if named else str(cache_root() / "compiled"), "shared": shared,
+        **more,
     }  # fmt: skip
 
 
