@@ -36,6 +36,7 @@ from .errors import (
 from .fallbacks import announce, extern_buffers, failure, obstacle, warn_about_fallbacks
 from .options import DeviceSpec, Options, device_spec
 from .remarks import stage_ended
+from .runtime.collector import only_new_objects
 from .runtime.graphs import graphed_call
 
 _any_autocast = torch._C._is_any_autocast_enabled
@@ -212,7 +213,8 @@ def compile_region(
     if not runnable:
         compilation.last = _for_reading(compilation)
     try:
-        _run_stages(compilation, STAGES, warned)
+        with only_new_objects():
+            _run_stages(compilation, STAGES, warned)
         if options.search_method and "artifact" in compilation.records and not compilation.fallback:
             _measure_products(compilation, warned)
     finally:
@@ -408,7 +410,8 @@ def compile_backward(
     half.last, graph = compilation.last, half.operators
     if not graph.write_backs and not has_subscripts(graph.module):  # nobody looks at the inputs afterwards
         half.owned_inputs = saved_names(graph, compilation.partition.places)
-    _run_stages(half, _after("operators"), warned)
+    with only_new_objects():
+        _run_stages(half, _after("operators"), warned)
     run, count, owns = _half_executor(half), len(compilation.joint.primals), bool(half.owned_inputs)
     half.executor = run and (lambda inputs: _spread(run(inputs if owns else [*inputs]), places, count))
     warn_about_fallbacks(half, warned)
