@@ -162,10 +162,10 @@ def write_verified(name: str, content: bytes, title: str = "") -> None:
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             atomic_write(path, data)
         except OSError as error:
-            log.warning("cache entry %s could not be stored: %s", name, error)
             if error.errno in _FULL:
                 _tell_full(path.parent, error)
                 return
+            log.warning("cache entry %s could not be stored: %s", name, error)
             if attempt == 0:
                 forget_own()  # it may be read-only now, or gone
             continue
