@@ -100,6 +100,7 @@ RENDERERS: dict[str, str] = {
     "Accuracy": "accuracy",
     "FunctionAccuracy": "accuracy",
     "Validation": "validation",
+    "Location": "location",
     "PassCosts": "pass_costs",
     "Tabular": "measures",
     "BlockMask": "block_mask",
