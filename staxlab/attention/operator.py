@@ -28,6 +28,7 @@ from ..loops.ir import Extern
 from ..loops.lowering.registry import LIBRARY
 from ..options import DeviceSpec, device_spec, host_device_spec
 from ..provenance import Line
+from ..runtime.plan_key import MEANINGS
 from .problem import AttentionProblem, BlockGeometry
 
 
@@ -159,6 +160,17 @@ def _described(call: Extern, device: DeviceSpec) -> Description:
 
 
 DESCRIBERS.update({attention: _described, attention_backward: _described})
+
+
+def _meaning(name: str) -> tuple:
+    """What a specification's name stands for, since it is a name in this process only. A modification's key has all
+    that its kernels depend on, its place in the user's file among it."""
+    given = specification(name)
+    geometry = None if given.geometry is None else tuple(vars(given.geometry).items())
+    return (given.key[0], given.key[1], given.key[2], geometry, given.options)
+
+
+MEANINGS.update({attention: lambda args: _meaning(args[5]), attention_backward: lambda args: _meaning(args[9])})
 
 _kernels: dict[tuple, Any] = {}
 _MOST_KERNELS = 512  # built ones that are kept, the oldest go first; libraries and texts have caches of their own
