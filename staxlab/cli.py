@@ -1,4 +1,4 @@
-"""The command line: ``staxlab tour | explain | roofline | doctor | cache``.
+"""The command line: ``staxlab tour | explain | locate | roofline | doctor | cache``.
 
 Each command imports what it needs when it runs. A command that cannot do what was asked says so on standard error
 (what, where, and the remedy, a line each) and ends with status 2 (the request was wrong) or 1 (it failed);
@@ -50,6 +50,13 @@ def build_parser() -> argparse.ArgumentParser:
     explain.add_argument("--html", metavar="FILE", help="write a page with all stages linked to each other")
     explain.add_argument("--strict", action="store_true", help="fail at an operator without a lowering; see below")
     explain.set_defaults(run=_explain)
+
+    locate = commands.add_parser("locate", help="find the layer in which compiled and eager execution part")
+    locate.add_argument("-c", dest="expression", metavar="EXPRESSION", required=True, help=_EXPRESSION_HELP)
+    locate.add_argument("--samples", metavar="N", type=int, default=1, help="how many inputs to try (1)")
+    locate.add_argument("--script", metavar="FILE", help="write a small program there that shows the error")
+    locate.add_argument("--html", metavar="FILE", help="write a page with the location")
+    locate.set_defaults(run=_locate)
 
     roofline = commands.add_parser("roofline", help="measure what this machine can do, in under a minute")
     roofline.add_argument("--out", metavar="DIR", help="write roofline.png, .svg and .json there")
@@ -179,13 +186,7 @@ def _explain(options: argparse.Namespace) -> int:
     line = parse(options.expression)
     # Parameters of a module alone do not ask for gradients; an input that requires grad does.
     with torch.set_grad_enabled(any(value.requires_grad for _, _, value in line.inputs)):
-        try:
-            line.function(*line.arguments)
-        except Exception as error:
-            reason = str(error).strip().splitlines()
-            raise OptionError(
-                f"PyTorch itself cannot run this: {type(error).__name__}: {reason[0] if reason else ''}"
-            ) from error
+        _run_eagerly(line)
         compilation = staxlab.explain(
             line.function, *line.arguments, target=options.target, strict_native=options.strict
         )
@@ -197,6 +198,41 @@ def _explain(options: argparse.Namespace) -> int:
         compilation.write_html(options.html)
         print(f"wrote {options.html}", file=sys.stderr)
     return 0
+
+
+def _run_eagerly(line: Any) -> None:
+    """OptionError for an expression that PyTorch refuses."""
+    try:
+        line.function(*line.arguments)
+    except Exception as error:
+        reason = str(error).strip().splitlines()
+        raise OptionError(
+            f"PyTorch itself cannot run this: {type(error).__name__}: {reason[0] if reason else ''}"
+        ) from error
+
+
+def _locate(options: argparse.Namespace) -> int:
+    import torch
+
+    from .locate import locate_error
+    from .oneliner import parse
+    from .view import write_page
+
+    for file in (options.script, options.html):
+        _check_writable(file)
+    line = parse(options.expression)
+    with torch.set_grad_enabled(any(value.requires_grad for _, _, value in line.inputs)):
+        _run_eagerly(line)
+        location = locate_error(
+            line.function, *line.arguments, samples=options.samples, save=options.script,
+            progress=lambda text: print(f"{text} ...", file=sys.stderr),
+        )  # fmt: skip
+    print(line, end="\n\n")
+    print(location)
+    if options.html:
+        write_page(options.html, location, title=location.verdict)
+        print(f"wrote {options.html}", file=sys.stderr)
+    return 0 if location.culprit is None else FAILED
 
 
 def _stage_names() -> tuple[str, ...]:

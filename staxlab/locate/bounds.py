@@ -47,7 +47,7 @@ from ..operators.structure import flatten, rebuild
 RUNS = 6
 
 #: Two results may be off on different sides, and six runs need not meet the worst signs.
-SAFETY = 4.0
+SAFETY = 8.0
 
 #: A comparison of two roundings of one exact value.
 POINTWISE_UNITS = 2

@@ -1,4 +1,4 @@
-"""Where an error was found, drawn (Section 11.4): the layers of the pipeline as boxes in reading order, each with a mark.
+"""Where an error was found, drawn (Section 11.4): the layers of the pipeline as boxes in reading order, with marks.
 
 A check mark stands for a layer whose prefix agreed with eager execution, a cross for the one at fault, and a dash for
 what lies behind it or takes no part. Words say the same, and frames differ (solid, thick, dotted). Beside each prefix
