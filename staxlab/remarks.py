@@ -11,7 +11,6 @@ from typing import Any
 
 from . import logs
 from .compilation import Compilation, Stage
-from .measure.compilation_flow import summary
 
 # Stage -> the topics its record is told under, with what is told. A record that says nothing new has no row: what
 # the artifact is made of is told by the build and the cache.
@@ -38,6 +37,8 @@ def stage_ended(compilation: Compilation, stage: Stage) -> None:
     milliseconds = 1e3 * compilation.timings[stage.name]
 
     def line() -> str:
+        from .measure.compilation_flow import summary  # what nobody listens to costs no import
+
         return f"{name}: {stage.title} {milliseconds:.1f} ms: {summary(stage.name, record)}".removesuffix(": ")
 
     logs.say("stages", line)

@@ -51,7 +51,7 @@ def test_a_small_product_is_a_template(monkeypatch, tmp_path):
     assert flow.ways() == {"template": 1}
 
 
-def test_a_restored_region_did_not_run_the_stages_in_its_plan():
+def test_a_restored_region_did_not_run_the_stages_in_its_plan(plans):
     compilations = [staxlab.explain(lambda x: x.sort(-1)[0].exp().sum(), torch.ones(4, 8)) for _ in range(2)]
     again = compilations[1].flow
     assert again.plan and "restored from a plan" in again.summary()
