@@ -193,7 +193,7 @@ def _reader(record: Mapping[str, Any]) -> Callable[[str, Mapping[str, Any]], Sav
         "staxlab-gpu-matmul-1": _products, "staxlab-splitting-benchmark-1": _peers,
         "staxlab-hardware-models-benchmark-1": _hardware_models,
         "staxlab-product-models-benchmark-1": _product_models, "staxlab-attention-1": _attention,
-        "staxlab-attention-cpu-1": _attention_cpu,
+        "staxlab-attention-cpu-1": _attention_cpu, "staxlab-systems-times-1": _systems,
     }  # fmt: skip
     kind = record.get("format")
     if kind == "staxlab-gpu-benchmark-1":
@@ -458,3 +458,31 @@ def _hardware_models(name: str, record: Mapping[str, Any]) -> SavedRun:
     notes.append("in flight on each multiprocessor: program instances times elements of one step")
     panel = Panel("bandwidth (TB/s)", "{}, TB/s", tuple(found))
     return _run(name, record, "Bandwidth that bytes in flight allow", [panel], notes)
+
+
+# --- Several systems on the same functions ----------------------------------------------------------------------------
+
+
+def _systems(name: str, record: Mapping[str, Any]) -> SavedRun:
+    """Speedups over eager of every round (the median of the rounds, the widest interval), and first calls."""
+    speedups, firsts, problems = [], [], []
+    for case in record["cases"]:
+        label = f"{case['title'].split(':')[0]}, {'x'.join(map(str, case['size']))}"
+        for entry in case["peers"]:
+            series = record["titles"].get(entry["peer"], entry["peer"])
+            if entry["problem"]:
+                problems.append(f"{label}, {series}: {entry['problem']}")
+            found = [r for r in entry["speedups_over_eager"] if r.get("interval")]
+            if found:
+                middle = sorted(r["median"] for r in found)[(len(found) - 1) // 2]
+                low, high = min(r["interval"]["low"] for r in found), max(r["interval"]["high"] for r in found)
+                speedups.append(Reading(label, series, middle, low, high))
+            if entry["first_call_s"] and entry["peer"] != "eager":
+                firsts.append(Reading(label, series, *3 * [entry["first_call_s"]]))
+    load = record["machine"].get("load_average")
+    panels = [
+        Panel("time of eager / time (times)", "eager / {}, times", tuple(speedups), 1.0, "as fast as eager"),
+        Panel("first call, compilation included (s)", "first call of {}, s", tuple(firsts)),
+    ]
+    notes = [f"{load} processes wanted to run before the run began" if load is not None else "", *problems]
+    return _run(name, record, "The same functions in several systems", panels, notes)

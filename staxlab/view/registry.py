@@ -95,6 +95,10 @@ RENDERERS: dict[str, str] = {
     "StageBudget": "pipeline_stages",
     "Roofline": "measures",
     "SavedRun": "saved_runs",
+    "Behaviour": "comparison",
+    "HloStages": "comparison",
+    "LoopsBeside": "comparison",
+    "DialectCounts": "comparison",
     "TransformationMap": "transformation_map",
     "TreatmentTable": "treatments",
     "Accuracy": "accuracy",
@@ -112,6 +116,7 @@ RENDERERS: dict[str, str] = {
     "Contents": "cache_browser",
     "Verification": "cache_browser",
     "CompilationFlow": "pipeline_flow",
+    "BirthdayBound": "birthday",
     "Compilation": "explorer",
 }
 
