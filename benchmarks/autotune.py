@@ -48,15 +48,16 @@ class Cuda:
     def __init__(self) -> None:
         from staxlab.codegen.triton.launcher import load
         from staxlab.runtime.autotune_launch import EventTimer
+        from staxlab.runtime.triton_builds import compile_kernels
 
-        self.load, self.timer = load, EventTimer()
+        self.load, self.timer, self.ahead = load, EventTimer(), compile_kernels
 
 
 class Pretended:
     """No device: kernels run once in Triton's interpreter, and the clock reads a model of registers and resident warps
     (:class:`staxlab.runtime.autotune_landscapes.RegisterCliff`). For trying the command, never for a result."""
 
-    name, target, measured = "cpu", "sm_90", False
+    name, target, measured, ahead = "cpu", "sm_90", False, None
 
     def __init__(self) -> None:
         from staxlab.runtime.autotune_landscapes import RegisterCliff
@@ -119,7 +120,7 @@ def search(tuning: Any, method: str, device: Any, tensors: Sequence[torch.Tensor
     from staxlab.runtime.autotune_noise import Interleaved
 
     with nothing_compiled():
-        cost = KernelCost(tuning, device.load, device.timer, tensors)
+        cost = KernelCost(tuning, device.load, device.timer, tensors, device.ahead)
         began = time.perf_counter()
         if method == "exhaustive":
             found = exhaustive(small_space(tuning), Interleaved(cost, max(readings // 3, 1)), start=tuning.rule)

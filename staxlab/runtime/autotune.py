@@ -170,6 +170,12 @@ class _Course:
         trial = Trial(estimate.configuration, estimate.value, verdict, readings=readings, noise=estimate.noise)
         self.trials.append(replace(trial, **more))
 
+    def announce(self, configurations: Sequence[Configuration]) -> None:
+        """Tell the meter what will be asked for next, if it wants to know: several may be compiled at once."""
+        prepare = getattr(self.meter, "prepare", None)
+        if prepare is not None:
+            prepare(configurations)
+
     def contest(self, challenger: Configuration, round_: int) -> bool:
         """Measure the incumbent and a challenger side by side; whether the challenger took the incumbent's place."""
         assert self.incumbent is not None
@@ -328,7 +334,9 @@ def coordinate_descent(
         while improved:
             improved, round_ = False, round_ + 1
             for position in range(len(space.parameters)):
-                for challenger in list(space.along(course.incumbent.configuration, position)):
+                challengers = list(space.along(course.incumbent.configuration, position))
+                course.announce((course.incumbent.configuration, *challengers))
+                for challenger in challengers:
                     improved = course.contest(challenger, round_) or improved
         course.reason = f"no neighbour is faster by more than the threshold, as round {round_} found"
 

@@ -14,6 +14,7 @@ configuration gives. The record keeps one machine's choice the same from run to 
 
 from __future__ import annotations
 
+import contextlib
 import math
 import random
 import threading
@@ -78,11 +79,19 @@ class KernelCost:
     """The cost of a configuration of one kernel on given arguments, in seconds: one reading per call.
 
     Infinite for what is not feasible, what the compiler refuses, and what spills registers (Algorithm 9.1, line 4).
-    ``launchers`` has those made so far; ``excluded`` says why a configuration is out.
+    ``launchers`` has those made so far; ``excluded`` says why a configuration is out. ``ahead`` compiles several at
+    once, where something can (:func:`~staxlab.runtime.triton_builds.compile_kernels`).
     """
 
-    def __init__(self, tuning: Any, load: Callable[[Kernel], Launch], timer: Timer, tensors: Sequence[torch.Tensor]):
-        self.tuning, self.load, self.timer, self.tensors = tuning, load, timer, tensors
+    def __init__(
+        self,
+        tuning: Any,
+        load: Callable[[Kernel], Launch],
+        timer: Timer,
+        tensors: Sequence[torch.Tensor],
+        ahead: Callable[[list[Kernel]], Any] | None = None,
+    ):
+        self.tuning, self.load, self.timer, self.tensors, self.ahead = tuning, load, timer, tensors, ahead
         self.launchers: dict[Configuration, Launch] = {}
         self.excluded: dict[Configuration, str] = {}
 
@@ -91,6 +100,16 @@ class KernelCost:
         if launch is None and configuration not in self.excluded:
             launch = self._prepare(configuration)
         return math.inf if configuration in self.excluded else self.timer(launch, self.tensors)
+
+    def prepare(self, configurations: Sequence[Configuration]) -> None:
+        """Have those that will be asked for compiled side by side. What is refused is found out when its turn comes."""
+        kernels = []
+        for configuration in configurations if self.ahead is not None else ():
+            if configuration not in self.launchers and configuration not in self.excluded:
+                with contextlib.suppress(CodegenError):
+                    kernels.append(self.tuning.kernel(configuration))
+        if len(kernels) > 1:
+            self.ahead(kernels)
 
     def _prepare(self, configuration: Configuration) -> Launch | None:
         try:
@@ -153,6 +172,7 @@ class TunedLauncher:
 
         self.kernel, self.method, self.readings = kernel, method, readings
         self.load, self.timer = load or load_on_device, timer or EventTimer()
+        self.ahead = _compile_ahead if load is None else None
         self.device, self.version = device, version
         self.search: Search | None = None
         self.rule = self.load(kernel)
@@ -201,7 +221,7 @@ class TunedLauncher:
 
             warn_user(f"no memory to measure {self.kernel.name} on copies; it runs as the rules say", UserWarning)
             return self.rule
-        cost = KernelCost(tuning, self._load_once, self.timer, measured_on)
+        cost = KernelCost(tuning, self._load_once, self.timer, measured_on, self.ahead)
         search = search_kernel(tuning, cost, self.method, readings=self.readings, subject=self.kernel.name)
         if not search.complete:
             from ..provenance import warn_user
@@ -222,6 +242,12 @@ class TunedLauncher:
 
     def _launcher_of(self, configuration: Configuration) -> Launch:
         return self._load_once(self.kernel.tuning.kernel(configuration))
+
+
+def _compile_ahead(kernels: list[Kernel]) -> None:
+    from .triton_builds import compile_kernels
+
+    compile_kernels(kernels)
 
 
 def stand_ins(kernel: Kernel, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:

@@ -140,8 +140,16 @@ class Interleaved:
         """How many configurations were asked for (each takes a compilation)."""
         return len(self.asked)
 
+    def prepare(self, configurations: Sequence[Configuration]) -> None:
+        """Let ``sample`` know, if it has a method ``prepare``, what will be asked for: it may compile that at once."""
+        prepare = getattr(self.sample, "prepare", None)
+        wanted = [c for c in dict.fromkeys(configurations) if c not in self.asked]
+        if prepare is not None and wanted:
+            prepare(wanted)
+
     def together(self, configurations: Sequence[Configuration], readings: int | None = None) -> list[Estimate]:
         """Measure these configurations side by side, ``readings`` of each (by default the meter's own number)."""
+        self.prepare(configurations)
         distinct = list(dict.fromkeys(configurations))
         taken: dict[Configuration, list[float]] = {configuration: [] for configuration in distinct}
         for round_ in range(readings or self.readings):

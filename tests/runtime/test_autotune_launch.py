@@ -95,6 +95,36 @@ def tuned(device, method="candidates", function=example_1_1, inputs=(X, W), **mo
 
 
 @pytest.mark.parametrize("method", SEARCH_METHODS)
+def test_a_search_has_what_it_will_measure_compiled_at_once(cache_dir, method):
+    """Everything measured was announced before, several at a time."""
+    device = Device(lambda c: 1e-3 / c[-1])
+    launcher, tensors = tuned(device, method)
+    batches: list[list] = []
+    launcher.ahead = batches.append
+    launcher(*tensors)
+    announced = [kernel for batch in batches for kernel in batch]
+    assert batches and all(len(batch) > 1 for batch in batches)
+    measured = set(device.readings) - {Launcher(launcher.kernel).configuration}
+    missed = measured - {Launcher(kernel).configuration for kernel in announced}
+    assert len(missed) <= 1, "the search compiled one by one"
+    if method in ("random", "candidates"):
+        assert len(batches) == 1, "all candidates are known beforehand"
+
+
+def test_an_interruption_while_compiling_ends_the_search(cache_dir):
+    device = Device()
+    launcher, tensors = tuned(device, "random")
+
+    def interrupted(kernels):
+        raise KeyboardInterrupt
+
+    launcher.ahead = interrupted
+    with pytest.warns(UserWarning, match="was interrupted; it runs with the rule's"):
+        launcher(*tensors)
+    torch.testing.assert_close(tensors[-1], example_1_1(X, W))
+
+
+@pytest.mark.parametrize("method", SEARCH_METHODS)
 def test_the_first_call_searches_and_every_call_is_right(cache_dir, method):
     device = Device(lambda c: 1e-3 / c[-1])  # the more warps the better
     launcher, tensors = tuned(device, method)
