@@ -14,7 +14,7 @@ from staxlab import logs, pipeline, remarks
 from staxlab.compilation import STAGES
 
 ROOT = Path(__file__).resolve().parent.parent
-SAID = re.compile(r'logs\.(?:say|enabled)\(\s*"(\w+)"')
+SAID = re.compile(r'\b(?:say|enabled)\(\s*"(\w+)"')
 
 
 @pytest.fixture(autouse=True)

@@ -24,6 +24,8 @@ from unittest.mock import patch
 
 from ...codegen.kernel import Kernel
 from ...errors import BuildError
+from ...measure import birthday
+from ...measure.birthday import collision_probability
 from ...options import host_device_spec
 from ...provenance import Line
 from ...runtime import toolchain
@@ -47,14 +49,9 @@ def counted_collisions(q: int, n: int) -> Fraction:
     return Fraction(sum(len(set(values)) < q for values in ways), n**q)
 
 
-def collision_probability(q: int, n: int) -> Fraction:
-    """The same as a product, for numbers that nobody counts."""
-    return 1 - math.prod((Fraction(n - i, n) for i in range(q)), start=Fraction(1))
-
-
 def most_keys(variant: Variant) -> int:
     """The largest q with ``q^2 / 2^(l + 1) <= 10^-k``."""
-    return math.isqrt(2 ** (variant.bits + 1) // 10**variant.nines)
+    return birthday.most_keys(variant.bits, Fraction(1, 10**variant.nines))
 
 
 def key_slips(variant: Variant) -> tuple[Slip, ...]:
