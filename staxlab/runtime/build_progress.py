@@ -29,7 +29,7 @@ class Progress:
 
     def show(self, done: int) -> None:
         seconds = time.monotonic() - self._began
-        if seconds < PATIENCE:
+        if seconds < PATIENCE or (self._line is None and done == self.total):
             return
         if self._line is None:
             self._line = _line()

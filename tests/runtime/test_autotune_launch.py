@@ -106,7 +106,8 @@ def test_a_search_has_what_it_will_measure_compiled_at_once(cache_dir, method):
     assert batches and all(len(batch) > 1 for batch in batches)
     measured = set(device.readings) - {Launcher(launcher.kernel).configuration}
     missed = measured - {Launcher(kernel).configuration for kernel in announced}
-    assert len(missed) <= 1, "the search compiled one by one"
+    if method != "descent":  # which may come to a place with a single new neighbour
+        assert len(missed) <= 1, "the search compiled one by one"
     if method in ("random", "candidates"):
         assert len(batches) == 1, "all candidates are known beforehand"
 
