@@ -34,6 +34,9 @@ from .program import Recipe
 #: What of a kernel's ``launch`` says how it came about, and is read by views and models alone.
 DESCRIPTIVE = frozenset({"accumulation", "accumulations", "form"})
 
+#: What lowering says of an operator whose rule raised something unforeseen.
+RULE_FAILED = "where its rule failed"
+
 _UNREADABLE = (ValueError, TypeError, KeyError, IndexError, AttributeError)
 
 
@@ -112,6 +115,9 @@ def made(
 def keep(plan: Plan, operators: OperatorGraph, device: DeviceSpec, title: str) -> bool:
     """Write a plan to the cache under its key, if it has one and can be written. Whether it was."""
     if not plan.key:
+        return False
+    if any(RULE_FAILED in call.cause for call in plan.externs):
+        logs.say("cache", lambda: f"no plan of {title}: a rule failed, which may have been for want of memory")
         return False
     try:
         text = json.dumps(_encoded(plan, operators, device), separators=(",", ":"), allow_nan=False)

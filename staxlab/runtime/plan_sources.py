@@ -81,9 +81,7 @@ def digest_of(package: Path, loaded: float) -> str | None:
     newest = max((max(status.st_ctime, status.st_mtime) for _, status in listed), default=loaded)
     if newest > loaded - SETTLED or "runtime/plan_sources.py" not in {name for name, _ in listed}:
         return None
-    state = "\n".join(
-        f"{name} {s.st_size} {s.st_dev} {s.st_ino} {s.st_mtime_ns} {s.st_ctime_ns}" for name, s in listed
-    )
+    state = "\n".join(f"{name} {s.st_size} {s.st_dev} {s.st_ino} {s.st_mtime_ns} {s.st_ctime_ns}" for name, s in listed)
     name = "sources-" + hashlib.sha256(f"{package}\n{state}".encode()).hexdigest()
     known = cache.read_verified(name)
     if known is not None:
