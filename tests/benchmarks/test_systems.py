@@ -118,14 +118,22 @@ def test_the_others_do_what_is_kept(system, capsys):
     pytest.importorskip(package) if system == "dynamo" else _require(package)
     assert command.main(["observe", "--systems", system, "--first"]) == 0
     record = json.loads(capsys.readouterr().out.strip().splitlines()[-1])
-    if record["versions"].get(package) != KEPT["versions"].get(package):
+    if version(record, package) != version(KEPT, package):
         pytest.skip(f"what is kept was observed with {package} {KEPT['versions'].get(package)}")
     found, kept = record["systems"][system], KEPT["systems"][system]
     assert found.get("failures") == kept.get("failures")
     for name, runs in found.get("runs", {}).items():
         assert runs == kept["runs"][name][:1], name
-    if system == "halide":
-        assert found["structure"] == kept["structure"]
+    if system == "halide":  # the lengths of vectors are the processor's
+        for function, now in found["structure"].items():
+            before = kept["structure"][function]
+            assert (now["algorithm"], now["schedules"]) == (before["algorithm"], before["schedules"])
+            assert now["loops"][halide.STAGES] == before["loops"][halide.STAGES]
+
+
+def version(record, package):
+    """Without what a build adds to it ("+cpu")."""
+    return record["versions"].get(package, "").split("+")[0]
 
 
 def _require(package):

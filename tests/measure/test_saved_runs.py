@@ -211,6 +211,33 @@ OTHERS = {
         },
         {("causal", "PyTorch's own kernel"): "1.5 [1.25, 2]", ("causal", "FlexAttention"): "3"},
     ),
+    "systems": (
+        {
+            "format": "staxlab-systems-times-1",
+            "titles": {"xla": "XLA", "tvm": "TVM"},
+            "cases": [
+                {
+                    "title": "Example 1.1: a sum",
+                    "size": [4, 8],
+                    "peers": [
+                        {"peer": "eager", "problem": None, "first_call_s": 1.0, "speedups_over_eager": []},
+                        {
+                            "peer": "xla",
+                            "problem": None,
+                            "first_call_s": 0.5,
+                            "speedups_over_eager": [
+                                {"median": 2.0, "interval": {"low": 1.5, "high": 2.5}},
+                                {"median": 3.0, "interval": {"low": 2.0, "high": 4.0}},
+                                {"median": 9.0, "interval": None},
+                            ],
+                        },
+                        {"peer": "tvm", "problem": "missing: no", "first_call_s": None, "speedups_over_eager": []},
+                    ],
+                }
+            ],
+        },
+        {("Example 1.1, 4x8", "XLA"): "2 [1.5, 4]"},
+    ),
     "hardware models": (
         {
             "format": "staxlab-hardware-models-benchmark-1",
@@ -257,6 +284,12 @@ def test_attention_tells_rates_from_bandwidths_and_compares_times(tmp_path):
     assert ratio.cell("causal, forward", "FlexAttention") == "2 [1, 4]" and ratio.series == ("FlexAttention",)
 
 
+def test_systems_have_first_calls_and_name_who_is_missing(tmp_path):
+    run = written(tmp_path, **OTHERS["systems"][0])
+    assert run.panels[1].cell("Example 1.1, 4x8", "XLA") == "0.5" and run.panels[1].series == ("XLA",)
+    assert "Example 1.1, 4x8, TVM: missing: no" in str(run)
+
+
 @pytest.mark.parametrize("told", [{"measured": False}, {"device_present": False}])
 def test_a_trial_without_a_device_is_no_measurement(told, tmp_path):
     record, _ = OTHERS["products"]
@@ -288,7 +321,9 @@ def test_a_name_is_no_path(name):
 
 def test_the_formats_are_those_that_the_commands_write():
     from benchmarks import attention, autotune, cuda_graphs, gpu, hardware_models, splitting
+    from benchmarks.systems import __main__ as systems
     from staxlab.measure.saved_runs import _reader
 
+    assert _reader({"format": systems.TIMES_FORMAT, "cases": []}) is not None
     for command in (attention, autotune, cuda_graphs, gpu, hardware_models, splitting):
         assert _reader({"format": command.FORMAT, "cases": []}) is not None, command.__name__

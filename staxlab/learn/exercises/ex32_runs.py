@@ -186,17 +186,18 @@ def judge_key(system: str, callee: Callee) -> Verdict:
     found = observations()
     shared = found.shared(KEYED, system)
     calls = [described(call) for call in numbers_of(found.program(KEYED).sequences[0])]
-    keys = []
+    kept, asked = [], []  # a key is made anew when it is looked for
     for call in calls:
-        outcome = callee.call(*call)
-        if outcome.failed:
-            return call_failed(callee, call, outcome)
-        keys.append(outcome.value)
+        for keys in (kept, asked):
+            outcome = callee.call(*call)
+            if outcome.failed:
+                return call_failed(callee, call, outcome)
+            keys.append(outcome.value)
     wrongs = []
     for i, first in enumerate(calls):
         for j, second in enumerate(calls):
             try:
-                same = bool(keys[i] == keys[j])
+                same = bool(kept[i] == asked[j])
             except Exception as error:
                 return unexpected_result(callee, first, f"results cannot be compared: {type(error).__name__}")
             if same != shared.together(i, j):
@@ -208,7 +209,7 @@ def judge_key(system: str, callee: Callee) -> Verdict:
     facts = (
         ("first call", callee.call_text(*calls[i])),
         ("second call", callee.call_text(*calls[j])),
-        ("yours", f"{result_text(keys[i])} and {result_text(keys[j])}"),
+        ("yours", f"{result_text(kept[i])} and {result_text(asked[j])}"),
     )
     if not differ:
         return wrong("The same call twice gets two keys.", *facts, mistake="changes")
