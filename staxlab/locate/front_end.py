@@ -150,7 +150,8 @@ def operators_culprit(
             continue
         where = (node.location,) if node.location else ()
         taken = [entry for entry in operators.decomposed if entry.origins & node.origins]
-        listing = "; ".join(other.format() for other in group)
+        listing = "; ".join(other.format() for other in group[:3])
+        listing += f" and {len(group) - 3} more" if len(group) > 3 else ""
         reason = f"{node.format()} became {listing}"
         if taken:
             part = f"decomposition of {taken[0].operator}"

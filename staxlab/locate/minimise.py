@@ -11,7 +11,7 @@ does not count.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -20,13 +20,13 @@ import torch
 from ..capture.graph import Graph, Node, map_nodes, nodes_in
 from ..capture.module import GraphModule, Interpreter
 from ..operators.structure import flatten
-from .agreement import Agreement
+from .agreement import Agreement, Difference
 from .back_end import Half, interpreted
 from .record import Culprit
 from .sample import Sample, copies_of
 from .script import Given, Unspeakable, script_text
 from .staging import advance
-from .values import node_values
+from .values import Heard, node_values
 
 if TYPE_CHECKING:
     from .search import Search
@@ -40,7 +40,7 @@ _OPERATORS = ("joint", "partition", "operators")
 
 def minimised(search: Search, sample: Sample, culprit: Culprit) -> tuple[str, str]:
     """The program text, or "" and why there is none."""
-    if culprit.layer in ("capture", "dispatch"):
+    if culprit.layer == "dispatch":
         return "", f"no small program was made: the error is one of {culprit.title.lower()}, and a program starts anew"
     shrinking = Shrinking(search, culprit.layer, sample)
     try:
@@ -79,14 +79,28 @@ class Shrinking:
     def __init__(self, search: Search, layer: str, sample: Sample):
         self.search, self.layer, self.sample = search, layer, sample
         self.trials = 0
-        self.most = MOST_TRIALS if layer in ("transforms", *_OPERATORS, "loops") else MOST_TRIALS_WITH_KERNELS
+        quick = layer in ("capture", "transforms", *_OPERATORS, "loops") and search.raised is None
+        self.most = MOST_TRIALS if quick else MOST_TRIALS_WITH_KERNELS
 
     def start(self) -> Case:
-        """The captured graph, its tensor constants among the inputs."""
+        """The captured graph, its tensor constants among the inputs; for an error of capture what the function was
+        heard to ask of PyTorch."""
         module = self.sample.capture.module
+        if self.layer == "capture":
+            return self._heard()
         graph, _ = module.graph.copy()
         given = [Given(x) for x in copies_of(self.sample.flat)]
         return _rebuilt(graph, {n: _Kept(g) for n, g in zip(graph.placeholders, given, strict=True)}, module.constants)
+
+    def _heard(self) -> Case:
+        heard, sample = Heard(), self.sample
+        args, kwargs = sample.copies()
+        with torch.random.fork_rng(devices=[]), heard:
+            torch.manual_seed(sample.seed)
+            result = sample.fn(*args, **kwargs)
+        graph = heard.whole(flatten(result))
+        given = {node: _Kept(Given(x)) for node, x in zip(graph.placeholders, heard.given, strict=True)}
+        return _rebuilt(graph, given, {})
 
     # -- the question -------------------------------------------------------------------------------------------------
 
@@ -112,7 +126,9 @@ class Shrinking:
         sample = search.sample(tuple(case.inputs()), {}, None, self.sample.seed)
         reference = sample.observe(sample.fn)
         run = Run(search, sample, reference)
-        if self.layer == "transforms":
+        if self.search.raised is not None:
+            return _raising(lambda: run.judge(run.compiled("stax", strict=True), False), self.search.raised)
+        if self.layer in ("capture", "transforms"):
             return run.judge(run.compiled("eager"), False)
         if self.layer in _OPERATORS:
             return run.judge(run.compiled("aot_eager"), False)
@@ -219,6 +235,15 @@ class Shrinking:
                     case = candidate
                     break
         return case
+
+
+def _raising(call: Callable[[], Agreement], kind: type[Exception]) -> Agreement | None:
+    """A disagreement if a call raises an error of this kind; None if it ends."""
+    try:
+        call()
+    except kind as error:
+        return Agreement(False, difference=Difference("results", what=f"it raises {error!r:.200}"))
+    return None
 
 
 # -- graphs -----------------------------------------------------------------------------------------------------------

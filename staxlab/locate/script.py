@@ -11,6 +11,7 @@ from __future__ import annotations
 import base64
 import importlib
 import os
+import re
 import tempfile
 import textwrap
 import zlib
@@ -83,6 +84,7 @@ def function_text(module: GraphModule) -> tuple[str, list[str]]:
     if module.constants or any(node.op in ("get_attr", "call_module") for node in module.graph):
         raise Unspeakable("the graph holds an object that has no literal")
     text = module.code.replace("def forward(", "def f(", 1)
+    text = re.sub(r"^    del [\w, ]+\n", "", text, flags=re.MULTILINE)  # memory is of no concern here
     imports = []
     for name, value in module._globals.items():
         if name in ("torch", "operator", "constants"):
@@ -132,7 +134,7 @@ def script_text(module: GraphModule, given: Sequence[Given], options: dict[str, 
         "\n".join([*lines, *head])
         + "\n\n\n"
         + source
-        + ("\n" + helpers if helpers else "")
+        + ("\n" + helpers.rstrip("\n") + "\n" if helpers else "")
         + f"\n\ndef inputs():\n    return [\n{body}\n    ]\n\n\n"
         + 'if __name__ == "__main__":\n'
         + f"    location = staxlab.locate_error(f, *inputs(){asked}, seed={seed}, minimise=False)\n"

@@ -15,7 +15,7 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 import torch
@@ -115,6 +115,7 @@ class Search:
         self.checks: list[Check] = []
         self.notes: list[str] = []
         self.uncovered = ""
+        self.raised: type[Exception] | None = None  # what the backend raises where that is the error
         self.tried = 0
         self.inside = False
 
@@ -208,7 +209,7 @@ class Search:
 
     def changed_options(self) -> dict[str, Any]:
         """The options that are not the defaults, as :func:`staxlab.compile` takes them."""
-        values = {name: getattr(self.options, name) for name in _CHANGEABLE}
+        values = {f.name: getattr(self.options, f.name) for f in fields(Options) if f.name not in _BESIDE}
         return {name: value for name, value in values.items() if value != getattr(Options(), name)}
 
     def _note_check(self, name: str, layer: str, error: Exception) -> None:
@@ -367,6 +368,7 @@ class Run:
             if deliberate or not (isinstance(loose, Agreement) and loose.agrees):
                 found = loose
             else:
+                self.search.raised = type(found)
                 self.search.notes.append("without strict_native the region falls back, and its values are right")
         if isinstance(found, Agreement) and found.agrees:
             return None
@@ -575,10 +577,8 @@ class _Place:
         self.number = number
 
 
-_CHANGEABLE = (
-    "autotune", "double_backward", "instruction_set", "accumulators", "max_rounds", "split_reductions", "fuse",
-    "cuda_graphs", "graph_inputs", "graph_outputs", "matmul", "attention", "memory_budget", "validate",
-)  # fmt: skip
+#: What :func:`staxlab.compile` takes beside its ``options``.
+_BESIDE = frozenset({"extra", "backend", "mode", "dynamic", "strict_native", "outside"})
 
 
 def _held(exact: bool) -> str:
