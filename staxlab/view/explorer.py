@@ -187,6 +187,9 @@ def headline(compilation: Any) -> Html:
             said = f"Backward{'' if number == 1 else f' {number}'} runs where a gradient is missing: {missing}."
             parts.append(element("p", said, class_="sx-note"))
     for half in halves:
+        if half.restored:
+            said = half.restored_text if half is compilation else f"backward half {half.restored_text}"
+            parts.append(element("p", f"{said[0].upper()}{said[1:]}.", class_="sx-note"))
         if half.fallback_reason:
             whose = "Runs" if half is compilation else "The backward half runs"
             said = [f"{whose} operator by operator, without kernels: {half.fallback_reason}"]
