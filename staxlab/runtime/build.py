@@ -6,7 +6,7 @@ a subprocess and waiting for one releases the interpreter's lock. A file lock wi
 that want the same kernel start the compiler once.
 
 What is compiled has no names of its own: the function, its arguments and the comments are the same for all kernels that
-do the same (:func:`anonymous`), so the layers of a model, which are alike, are compiled once.
+do the same (:mod:`staxlab.codegen.anonymous`), so the layers of a model, which are alike, are compiled once.
 
 A library is never mapped from the cache file. Its verified bytes are copied to a private file that is loaded and
 unlinked, so whoever truncates or deletes the cache cannot pull code from under a running process.
@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import atexit
 import ctypes
-import dataclasses
 import functools
 import hashlib
 import logging
@@ -36,6 +35,7 @@ from typing import Any
 import torch
 
 from ..codegen import cpp
+from ..codegen.anonymous import anonymous
 from ..codegen.cpp.streaming import RESIDENT
 from ..codegen.kernel import Kernel, KernelSet
 from ..errors import BuildError, SubscriptError
@@ -97,12 +97,12 @@ def build(kernels: KernelSet, options: Options, device: DeviceSpec) -> Launchers
 
 def _triton_launcher(kernel: Kernel, options: Options) -> Callable[..., None]:
     """What launches a Triton kernel: one that searches for its configuration first, if the options ask for that."""
+    from ..codegen.triton import launcher
+
     if options.search_method and kernel.tuning is not None:
         from .autotune_launch import TunedLauncher
 
-        return TunedLauncher(kernel, options.search_method)
-    from ..codegen.triton import launcher
-
+        return launcher.shared(kernel, lambda one: TunedLauncher(one, options.search_method), options.search_method)
     return launcher.load(kernel)
 
 
@@ -123,22 +123,6 @@ def _compile_all(kernels: list[Kernel]) -> list[Loaded]:
     return [first.get(part[0].name) or _load(*part, tools) for part in parts]
 
 
-ENTRY = "kernel"  # the function's name in what is compiled
-
-
-def anonymous(kernel: Kernel) -> Kernel:
-    """The kernel without the names that its region gave to it and to its arguments, and without comments."""
-    renamed = {argument.name: f"argument_{place}" for place, argument in enumerate(kernel.arguments)}
-    renamed |= {kernel.name: ENTRY, kernel.name + RESIDENT: ENTRY + RESIDENT}
-    bare = [_COMMENT.sub("", line.text) for line in kernel.lines]
-    if any(re.search(rf"\b{new}\b", text) for new in renamed.values() for text in bare):
-        return kernel  # a name of ours is taken already
-    names = re.compile(r"\b(" + "|".join(map(re.escape, renamed)) + r")\b")
-    texts = (names.sub(lambda match: renamed[match[1]], text) for text in bare)
-    return dataclasses.replace(kernel, name=ENTRY, lines=tuple(Line(text) for text in texts if text.strip()))
-
-
-_COMMENT = re.compile(r"\s*//[^\"]*$")
 _INCLUDED = re.compile(r'^#include "(staxlab_\w+\.h)"', re.MULTILINE)
 
 
