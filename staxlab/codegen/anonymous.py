@@ -11,8 +11,7 @@ import dataclasses
 import re
 
 from ..provenance import Line
-from .cpp.streaming import RESIDENT
-from .kernel import Kernel
+from .kernel import RESIDENT, Kernel
 
 #: The function's name in what is compiled (C++), and in what is compared (Triton).
 ENTRY = "kernel"

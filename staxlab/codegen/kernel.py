@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from ..schedule.records import ScheduleNode
     from .cpp.plan import LoopPlan
 
+#: What is appended to a C++ kernel's name to name its entry for resident outputs (:mod:`.cpp.streaming`).
+RESIDENT = "_resident"
+
 
 @dataclass(frozen=True)
 class KernelArgument:

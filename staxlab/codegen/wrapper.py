@@ -29,6 +29,7 @@ from ..schedule.placement import plan_memory
 from ..schedule.records import Schedule, ScheduleNode
 from .cpp.types import identifier
 from .kernel import Kernel, KernelSet, Wrapper
+from .wrapper_calls import empty_on_cpu, in_layout, written
 
 
 def generate_wrapper(schedule: Schedule, kernels: KernelSet, options: Options) -> Wrapper:
@@ -179,7 +180,7 @@ class _WrapperWriter:
         return self.empty_on_cpu((count,), (1,), torch.uint8, count)
 
     def empty_on_cpu(self, shape: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype, size: int) -> str:
-        name, function = ("pooled", native.empty) if size >= native.POOLED_FROM else ("empty", _empty_cpu())
+        name, function = ("pooled", native.empty) if size >= native.POOLED_FROM else ("empty", empty_on_cpu())
         self.globals.setdefault(name, function)
         return f"{name}({self.literal(shape)}, {self.literal(stride)}, {self.dtype(dtype)})"
 
@@ -293,35 +294,3 @@ _RESERVED = frozenset(
     "def assert and or not is in lambda None True False if else for while class import from as with try except finally "
     "raise pass yield global nonlocal async await break continue elif".split()
 )
-
-
-def in_layout(tensor: torch.Tensor, shape: tuple[int, ...], stride: tuple[int, ...]) -> torch.Tensor:
-    """``tensor`` itself if it has the strides kernels were compiled for, else a copy that has them.
-
-    Raises CodegenError if the shape differs: the operator's result depends on more than the specialization key.
-    """
-    if tensor.stride() == stride and tensor.shape == shape:
-        return tensor
-    if tensor.shape != shape:
-        raise CodegenError(f"an operator returned shape {tuple(tensor.shape)} where {shape} was recorded")
-    copy = torch.empty_strided(shape, stride, dtype=tensor.dtype, device=tensor.device)
-    return copy.copy_(tensor)
-
-
-def written(tensor: torch.Tensor) -> torch.Tensor:
-    """``tensor``, into which a kernel has written what the program copies into it. Its version counter rises as if it
-    had been copied, so that autograd notices."""
-    torch.autograd.graph.increment_version(tensor)
-    return tensor
-
-
-def _empty_cpu() -> Any:
-    """``empty(shape, stride, dtype)`` on the CPU: the quickest allocation PyTorch offers."""
-    fast = getattr(getattr(getattr(torch._C, "_dynamo", None), "guards", None), "_empty_strided_cpu", None)
-    if fast is not None:
-        return fast
-    return _empty_strided
-
-
-def _empty_strided(shape: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-    return torch.empty_strided(shape, stride, dtype=dtype)

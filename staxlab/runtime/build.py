@@ -34,10 +34,8 @@ from typing import Any
 
 import torch
 
-from ..codegen import cpp
 from ..codegen.anonymous import anonymous
-from ..codegen.cpp.streaming import RESIDENT
-from ..codegen.kernel import Kernel, KernelSet
+from ..codegen.kernel import RESIDENT, Kernel, KernelSet
 from ..errors import BuildError, SubscriptError
 from ..options import DeviceSpec, Options, host_device_spec
 from ..provenance import Line
@@ -45,7 +43,7 @@ from . import cache, sanitizers, toolchain
 
 log = logging.getLogger("staxlab.build")
 
-HEADER_DIRECTORY = Path(cpp.__file__).parent
+HEADER_DIRECTORY = Path(__file__).parent.parent / "codegen" / "cpp"
 HEADERS = ("staxlab_simd.h", "staxlab_math.h", "staxlab_openmp.h")
 
 #: Below this much estimated work a kernel is called without releasing the interpreter's lock.

@@ -25,9 +25,6 @@ from .values import Scope
 #: by the next kernel, 0.85 and 0.80.)
 STREAM_FROM = 12 << 20
 
-#: What is appended to a kernel's name to name the entry for resident outputs.
-RESIDENT = "_resident"
-
 
 def streamed_buffers(schedule: Schedule, node: ScheduleNode, device: DeviceSpec) -> tuple[frozenset[str], Decision]:
     """The outputs whose stores may bypass the caches, and why or why none."""

@@ -15,10 +15,9 @@ from ...loops.operands import operands
 from ...options import DeviceSpec
 from ...provenance import CodeWriter
 from ...schedule.records import Schedule, ScheduleNode
-from ..kernel import KernelArgument
+from ..kernel import RESIDENT, KernelArgument
 from .plan import LoopPlan
 from .scans import SCAN_NAMES
-from .streaming import RESIDENT
 from .types import element_bytes, identifier, stored_name
 from .values import Scope
 

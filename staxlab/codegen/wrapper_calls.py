@@ -1,0 +1,44 @@
+"""What a generated wrapper calls besides kernels and PyTorch's operators (Section 8.5).
+
+They stand apart from what generates wrappers, so that a region restored from the cache loads none of that.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from ..errors import CodegenError
+
+
+def in_layout(tensor: torch.Tensor, shape: tuple[int, ...], stride: tuple[int, ...]) -> torch.Tensor:
+    """``tensor`` itself if it has the strides kernels were compiled for, else a copy that has them.
+
+    Raises CodegenError if the shape differs: the operator's result depends on more than the specialization key.
+    """
+    if tensor.stride() == stride and tensor.shape == shape:
+        return tensor
+    if tensor.shape != shape:
+        raise CodegenError(f"an operator returned shape {tuple(tensor.shape)} where {shape} was recorded")
+    copy = torch.empty_strided(shape, stride, dtype=tensor.dtype, device=tensor.device)
+    return copy.copy_(tensor)
+
+
+def written(tensor: torch.Tensor) -> torch.Tensor:
+    """``tensor``, into which a kernel has written what the program copies into it. Its version counter rises as if it
+    had been copied, so that autograd notices."""
+    torch.autograd.graph.increment_version(tensor)
+    return tensor
+
+
+def empty_on_cpu() -> Any:
+    """``empty(shape, stride, dtype)`` on the CPU: the quickest allocation PyTorch offers."""
+    fast = getattr(getattr(getattr(torch._C, "_dynamo", None), "guards", None), "_empty_strided_cpu", None)
+    if fast is not None:
+        return fast
+    return _empty_strided
+
+
+def _empty_strided(shape: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    return torch.empty_strided(shape, stride, dtype=dtype)
