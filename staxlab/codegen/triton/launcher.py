@@ -41,16 +41,18 @@ class TritonLauncher:
         self.empty = 0 in self.grid
         # What runs where a pointer is no multiple of 16 and the kernel's own instructions want one (Section 9.8).
         self.unaligned = TritonLauncher(kernel.launch["unaligned"]) if "unaligned" in kernel.launch else None
-        self._ready: dict[int, Callable[..., None]] = {}
+        self._ready: dict[Any, Callable[..., None]] = {}
 
     def __call__(self, *tensors: torch.Tensor) -> None:
         if self.empty:
             return
         device = tensors[0].get_device()
         pointers = [tensor.data_ptr() for tensor in tensors]
-        state = device
+        low = 0
         for pointer in pointers:
-            state = state * 2 + (pointer % 16 == 0)
+            low |= pointer
+        # Nearly always all are multiples of 16: then the device alone tells which code to run.
+        state = (device, *[pointer % 16 == 0 for pointer in pointers]) if low % 16 else device
         launch = self._ready.get(state)
         if launch is None:
             launch = self._ready[state] = self._prepare(tensors, device)
