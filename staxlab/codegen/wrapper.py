@@ -14,22 +14,25 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 
 from .. import native
 from ..errors import CodegenError
-from ..loops.ir import BufferArgument, Layout, OutputReference
+from ..loops.ir import BufferArgument, Extern, Layout, OutputReference
+from ..loops.layout import contiguous_stride
 from ..options import Options
 from ..provenance import NO_ORIGINS, CodeWriter, Origins
 from ..schedule.memory_plan import Placement
 from ..schedule.owned_inputs import last_uses
 from ..schedule.placement import plan_memory
-from ..schedule.records import Schedule, ScheduleNode
+from ..schedule.records import Schedule, ScheduleNode, extern_arguments
 from .cpp.types import identifier
 from .kernel import Kernel, KernelSet, Wrapper
-from .wrapper_calls import empty_on_cpu, in_layout, written
+from .wrapper_calls import CONTIGUOUS, DIRECT, empty_on_cpu, empty_on_cuda, in_layout, written
 
 
 def generate_wrapper(schedule: Schedule, kernels: KernelSet, options: Options) -> Wrapper:
@@ -47,6 +50,7 @@ class _WrapperWriter:
 
     def __init__(self, schedule: Schedule, kernels: KernelSet):
         self.schedule = schedule
+        self.on_gpu = schedule.device.is_gpu  # there the wrapper is what runs, and a decoder waits for it
         self.last_uses = last_uses(schedule)
         self.memory = schedule.memory or plan_memory(
             schedule.nodes, schedule.program, schedule.device, schedule.layouts
@@ -57,8 +61,21 @@ class _WrapperWriter:
         self.names: dict[str, str] = {}
         self.inputs = {buffer.name: buffer for buffer in schedule.program.inputs}
         self.called = {kernel.name for kernel in kernels}
+        self.views = self.views_of_buffers()
         for buffer in (*schedule.program.inputs, *schedule.program.buffers):
             self.name(buffer.name)  # an argument called `mm` must not hide the operator: objects get other names
+
+    def views_of_buffers(self) -> dict[str, set[tuple]]:
+        """By root, the shapes and strides in which operators take it or the caller gets it, and whether it begins
+        where the buffer does."""
+        found: dict[str, set[tuple]] = {}
+        calls = (node.extern for node in self.schedule.nodes if node.extern is not None)
+        taken = [argument for call in calls for argument in extern_arguments(call)]
+        for one in (*taken, *(output for output in self.schedule.outputs if output.name is not None and output.layout)):
+            layout, own = one.layout, self.schedule.layouts[one.name]
+            seen = (tuple(layout.shape), tuple(layout.stride), layout.offset == own.offset)
+            found.setdefault(self.memory.root(one.name), set()).add(seen)
+        return found
 
     # -- names -------------------------------------------------------------------------------------------------------
 
@@ -186,15 +203,28 @@ class _WrapperWriter:
 
     def allocate(self, buffer: str, origins: Origins) -> None:
         layout = self.schedule.layouts[buffer]
-        if torch.device(layout.device).type == "cpu":
-            size = layout.storage_elements * layout.dtype.itemsize
-            text = self.empty_on_cpu(layout.shape, layout.stride, layout.dtype, size)
+        shape, stride = self.seen_as(buffer)
+        device = torch.device(layout.device)
+        if device.type == "cpu":
+            text = self.empty_on_cpu(shape, stride, layout.dtype, layout.storage_elements * layout.dtype.itemsize)
         else:
-            self.globals.setdefault("empty_strided", torch.empty_strided)
-            shape, stride, dtype = self.literal(layout.shape), self.literal(layout.stride), self.dtype(layout.dtype)
-            device = self.object("device", torch.device(layout.device))
-            text = f"empty_strided({shape}, {stride}, dtype={dtype}, device={device})"
+            name = "empty_strided" if device.index is None else f"empty_strided_{device.index}"
+            if name not in self.globals:
+                self.globals[name] = empty_on_cuda(device)
+            text = f"{name}({self.literal(shape)}, {self.literal(stride)}, {self.dtype(layout.dtype)})"
         self.writer.emit(f"{self.name(buffer)} = {text}", origins)
+
+    def seen_as(self, buffer: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Shape and strides of a buffer's tensor. Kernels look at addresses alone: what a kernel on a GPU makes is
+        allocated in the shape in which PyTorch's operators take it, which spares a view for each of them."""
+        layout = self.schedule.layouts[buffer]
+        seen = self.views.get(buffer, ())
+        if self.on_gpu and len(seen) == 1 and buffer not in self.inputs and not self._is_extern(buffer):
+            ((shape, stride, at_start),) = seen
+            whole = math.prod(shape) == layout.numel == layout.storage_elements
+            if at_start and whole and stride == contiguous_stride(shape):
+                return shape, stride
+        return tuple(layout.shape), tuple(layout.stride)
 
     def in_arena(self, buffer: str) -> Placement | None:
         """Where in the arena a buffer stands, None if elsewhere."""
@@ -222,16 +252,19 @@ class _WrapperWriter:
     def extern(self, node: ScheduleNode) -> None:
         call = node.extern
         assert call is not None
-        operator = self.object(str(call.operator).replace("aten.", "").removesuffix(".default"), call.operator)
-        arguments = [self.argument(a) for a in call.args]
-        arguments += [f"{key}={self.argument(value)}" for key, value in call.kwargs.items()]
-        text = f"{operator}({', '.join(arguments)})"
+        text = self.linear(call) or self.called_with(
+            str(call.operator).replace("aten.", "").removesuffix(".default"),
+            DIRECT.get(call.operator, call.operator) if self.on_gpu else call.operator,
+            call.args,
+            call.kwargs,
+        )
         if not call.operator._schema.returns:
             self.writer.emit(f"{self.name(node.buffers[0])} = {text}", node.origins)
             return
         producers = [b for b in self.schedule.program.buffers if b.name in node.buffers]
         if len(producers) == 1 and producers[0].position is None:
-            self.writer.emit(f"{self.name(node.buffers[0])} = {self.expected(text, node.buffers[0])}", node.origins)
+            text = self.expected(text, node.buffers[0], call.operator)
+            self.writer.emit(f"{self.name(node.buffers[0])} = {text}", node.origins)
             return
         self.writer.emit(f"results = {text}", node.origins)
         for buffer in producers:
@@ -239,9 +272,34 @@ class _WrapperWriter:
             self.writer.emit(f"{self.name(buffer.name)} = {self.expected(source, buffer.name)}", node.origins)
         self.writer.emit("del results", node.origins)
 
-    def expected(self, text: str, buffer: str) -> str:
+    def called_with(self, stem: str, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
+        arguments = [self.argument(a) for a in args]
+        arguments += [f"{key}={self.argument(value)}" for key, value in kwargs.items()]
+        return f"{self.object(stem, function)}({', '.join(arguments)})"
+
+    def linear(self, call: Extern) -> str | None:
+        """The call of a product with a transposed weight, None for others: PyTorch's ``linear`` makes the view in C++
+        and then calls the same routine."""
+        is_sum = call.operator is torch.ops.aten.addmm.default
+        if call.kwargs or not (is_sum or call.operator is torch.ops.aten.mm.default):
+            return None
+        *bias, x, weight = call.args
+        own = self.schedule.layouts.get(getattr(weight, "name", ""))
+        if own is None or not self.on_gpu or len(own.shape) != 2:
+            return None
+        (rows, columns), seen = own.shape, weight.layout
+        by_rows = own.stride == (columns, 1) and rows > 1 and columns > 1
+        transposed = (seen.shape, seen.stride) == ((columns, rows), (1, columns)) and seen.offset == own.offset
+        if not (by_rows and transposed) or any(len(part.layout.shape) != 1 for part in bias):
+            return None
+        whole = replace(weight, layout=own)
+        return self.called_with("linear", torch._C._nn.linear, (x, whole, *bias), {})
+
+    def expected(self, text: str, buffer: str, operator: Any = None) -> str:
         """An operator's result in the layout that kernels were compiled for."""
         layout = self.schedule.layouts[buffer]
+        if self.on_gpu and operator in CONTIGUOUS and layout.stride == contiguous_stride(layout.shape):
+            return text
         self.globals.setdefault("in_layout", in_layout)
         return f"in_layout({text}, {self.literal(layout.shape)}, {self.literal(layout.stride)})"
 
@@ -269,8 +327,8 @@ class _WrapperWriter:
             assert place.offset is not None
             start = place.offset // own.dtype.itemsize + relative
             return f"as_strided(arena.view({self.dtype(own.dtype)}), {shape}, {stride}, {start})"
-        name, whole = self.name(root), self.schedule.layouts[root]
-        if not fresh and not relative and (layout.shape, layout.stride) == (whole.shape, whole.stride):
+        name = self.name(root)
+        if not fresh and not relative and (layout.shape, layout.stride) == self.seen_as(root):
             return name
         self.globals.setdefault("as_strided", torch.as_strided)
         offset = str(layout.offset)

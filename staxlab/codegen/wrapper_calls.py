@@ -42,3 +42,31 @@ def empty_on_cpu() -> Any:
 
 def _empty_strided(shape: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
     return torch.empty_strided(shape, stride, dtype=dtype)
+
+
+def empty_on_cuda(device: torch.device) -> Any:
+    """``empty(shape, stride, dtype)`` on a CUDA device, likewise. PyTorch's quickest allocates on the current device,
+    which nearly always is that one."""
+    guards = getattr(getattr(torch._C, "_dynamo", None), "guards", None)
+    fast, current = getattr(guards, "_empty_strided_cuda", None), getattr(torch._C, "_cuda_getDevice", None)
+
+    def empty(shape: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+        if fast is not None and current() == device.index:
+            return fast(shape, stride, dtype)
+        return torch.empty_strided(shape, stride, dtype=dtype, device=device)
+
+    return empty
+
+
+#: Operators of the dispatcher for which PyTorch has a function that reads its arguments faster.
+DIRECT: dict[Any, Any] = {
+    getattr(torch.ops.aten, name).default: getattr(torch, name)
+    for name in (
+        "mm addmm bmm baddbmm convolution _scaled_dot_product_cudnn_attention _scaled_dot_product_flash_attention "
+        "_scaled_dot_product_efficient_attention"
+    ).split()
+    if hasattr(torch, name)
+}
+
+#: Those whose results always lie in memory row by row.
+CONTIGUOUS = frozenset(getattr(torch.ops.aten, name).default for name in ("mm", "addmm", "bmm", "baddbmm"))

@@ -27,6 +27,10 @@ LAYERS: tuple[tuple[str, str, str], ...] = (
     ("artifact", "Program", "Sections 8.5 and 11.3"),
     ("dispatch", "Guards and dispatch", "Section 2"),
 )
+
+#: The part that is named where a layer does not take the program at all.
+REFUSED = "refuses the function"
+
 TITLES = {name: title for name, title, _ in LAYERS}
 
 
@@ -110,6 +114,8 @@ class Location(Tabular):
     @property
     def verdict(self) -> str:
         """All of it in a sentence."""
+        if self.culprit is not None and self.culprit.part == REFUSED:
+            return f"{self.function} is not compiled: {self.culprit.title.lower()} refuses it"
         if self.culprit is not None:
             return f"{self.function} goes wrong in {self.culprit}"
         if not self.checks or any(not check.right for check in self.checks):

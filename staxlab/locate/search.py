@@ -34,7 +34,7 @@ from . import back_end, dispatching, front_end, training
 from .agreement import Agreement, Difference
 from .back_end import Half
 from .bounds import Bounds, bounds_of
-from .record import Check, Culprit, Location
+from .record import REFUSED, Check, Culprit, Location
 from .sample import Observation, Sample, _leaves
 from .staging import StageFailed, advance, compilation_of
 
@@ -133,7 +133,7 @@ class Search:
             except StaxError as error:
                 self._note_check("eager", "capture", error)
                 where = (error.where,) if error.where else ()
-                return Culprit("capture", "refuses the function", error.what, sources=where), None
+                return Culprit("capture", REFUSED, error.what, sources=where), None
             except Exception as error:
                 if first is None:
                     raise

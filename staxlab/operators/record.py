@@ -431,6 +431,7 @@ class Recorder(TorchDispatchMode):
             any(isinstance(leaf, torch.Tensor) for leaf in flatten(args))
             and any(isinstance(leaf, (bool, int, float, complex)) for leaf in flatten(result))
             and not func.name().startswith(_METADATA_QUERIES)
+            and not _numbers_are_sizes(func)
         ):
             self.log.obstacles.append((node, "data-dependent", f"{func} reads a tensor's value into Python"))
 
@@ -538,6 +539,14 @@ def _builds_on_tensors(node: Node) -> bool:
 _INDEXED = (aten.index.Tensor, aten._unsafe_index.Tensor)
 
 # Operators that return Python numbers which depend on metadata only.
+def _numbers_are_sizes(func: Any) -> bool:
+    """Whether an operator's schema calls every number among its results a size, ``SymInt``: attention of CUDA libraries
+    returns the numbers of queries and keys beside its tensors."""
+    returns = str(func._schema).rpartition("->")[2].strip(" ()").split(",")
+    numbers = [part.split()[0] for part in returns if part and not part.strip().startswith("Tensor")]
+    return bool(numbers) and all(kind == "SymInt" for kind in numbers)
+
+
 _METADATA_QUERIES = (
     *(f"aten::{name}" for name in "sym_ size stride dim numel is_same_size _has_same_storage_numel".split()),
     "prim::",

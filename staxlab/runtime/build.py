@@ -9,7 +9,7 @@ A build that fails or is interrupted takes its compilers with it (:mod:`.process
 this process, and those who wait for the same kernel elsewhere, go on.
 
 What is compiled has no names of its own: the function, its arguments and the comments are the same for all kernels that
-do the same (:func:`anonymous`), so the layers of a model, which are alike, are compiled once.
+do the same (:mod:`staxlab.codegen.anonymous`), so the layers of a model, which are alike, are compiled once.
 
 A library is never mapped from the cache file. Its verified bytes are copied to a private file that is loaded and
 unlinked, so whoever truncates or deletes the cache cannot pull code from under a running process.
@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import atexit
 import ctypes
-import dataclasses
 import functools
 import hashlib
 import logging
@@ -37,6 +36,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ..codegen.anonymous import anonymous
 from ..codegen.kernel import RESIDENT, Kernel, KernelSet
 from ..errors import BuildError, SubscriptError
 from ..logs import say
@@ -97,9 +97,12 @@ def build(kernels: KernelSet, options: Options, device: DeviceSpec) -> Launchers
             launchers.cache_hits[kernel.name] = loaded.hit
             launchers.timings[kernel.name] = loaded.seconds
     if others and torch.cuda.is_available():
+        from ..codegen.triton.launcher import alike
         from . import triton_builds
 
-        for error in triton_builds.compile_kernels(others, record=record).values():
+        # Kernels that differ in names alone share a launcher, whose text is that of the first.
+        distinct = {alike(kernel): kernel for kernel in reversed(others)}
+        for error in triton_builds.compile_kernels([*distinct.values()], record=record).values():
             raise error
     for kernel in others:
         started = record.now()
@@ -113,12 +116,12 @@ def build(kernels: KernelSet, options: Options, device: DeviceSpec) -> Launchers
 
 def _triton_launcher(kernel: Kernel, options: Options) -> Callable[..., None]:
     """What launches a Triton kernel: one that searches for its configuration first, if the options ask for that."""
+    from ..codegen.triton import launcher
+
     if options.search_method and kernel.tuning is not None:
         from .autotune_launch import TunedLauncher
 
-        return TunedLauncher(kernel, options.search_method)
-    from ..codegen.triton import launcher
-
+        return launcher.shared(kernel, lambda one: TunedLauncher(one, options.search_method), options.search_method)
     return launcher.load(kernel)
 
 
@@ -183,22 +186,6 @@ def _submitted(parts: list[Part], tools: toolchain.Toolchain, record: Recorder) 
         return workers.gather(futures, group)
 
 
-ENTRY = "kernel"  # the function's name in what is compiled
-
-
-def anonymous(kernel: Kernel) -> Kernel:
-    """The kernel without the names that its region gave to it and to its arguments, and without comments."""
-    renamed = {argument.name: f"argument_{place}" for place, argument in enumerate(kernel.arguments)}
-    renamed |= {kernel.name: ENTRY, kernel.name + RESIDENT: ENTRY + RESIDENT}
-    bare = [_COMMENT.sub("", line.text) for line in kernel.lines]
-    if any(re.search(rf"\b{new}\b", text) for new in renamed.values() for text in bare):
-        return kernel  # a name of ours is taken already
-    names = re.compile(r"\b(" + "|".join(map(re.escape, renamed)) + r")\b")
-    texts = (names.sub(lambda match: renamed[match[1]], text) for text in bare)
-    return dataclasses.replace(kernel, name=ENTRY, lines=tuple(Line(text) for text in texts if text.strip()))
-
-
-_COMMENT = re.compile(r"\s*//[^\"]*$")
 _INCLUDED = re.compile(r'^#include "(staxlab_\w+\.h)"', re.MULTILINE)
 
 

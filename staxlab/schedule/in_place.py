@@ -24,7 +24,7 @@ import torch
 
 from ..loops.body import MemoryAccess, Statement
 from ..loops.expressions import Expr
-from ..loops.ir import BufferArgument
+from ..loops.ir import BufferArgument, Layout
 from .records import ScheduleNode
 from .rows import place
 
@@ -48,14 +48,15 @@ def obstacle(node: ScheduleNode, dying: frozenset[str], written: str, shift: int
     return "" if _same(node, dying, node.writes[0], shift) else "it is read at other subscripts than are written"
 
 
-def only_copies(node: ScheduleNode, name: str, shift: int = 0) -> bool:
-    """Whether a kernel does nothing but copy a buffer, element by element; ``shift`` is the offset of an input. Where
-    its output stands in the memory of that buffer it need not run."""
+def only_copies(node: ScheduleNode, name: str, layout: Layout) -> bool:
+    """Whether a kernel does nothing but copy a buffer of this layout, element by element. Where its output stands in
+    the memory of that buffer it need not run."""
     if node.kind != "pointwise" or node.members or node.body is None or len(node.body.statements) != 1:
         return False
     (only,) = node.body.statements
-    is_load = only.operation == "load" and only.args[0] == name and only.dtype == node.store_dtype
-    return is_load and node.writes[0].index == only.args[1] - shift
+    if only.operation != "load" or only.args[0] != name or layout.dtype != node.store_dtype:
+        return False  # half precision is computed with in float32: what counts is what memory holds
+    return node.writes[0].index == only.args[1] - layout.offset
 
 
 def copies_to_begin_with(nodes: Iterable[ScheduleNode]) -> frozenset[str]:
@@ -73,7 +74,7 @@ def copies_to_begin_with(nodes: Iterable[ScheduleNode]) -> frozenset[str]:
         if (
             maker is not None
             and isinstance(target, BufferArgument)
-            and only_copies(maker, target.name, target.layout.offset)
+            and only_copies(maker, target.name, target.layout)
         ):
             found.add(maker.name)
     return frozenset(found)

@@ -300,7 +300,7 @@ class _Planner:
 
     def _nothing_to_do(self, chain: Chain, target: str) -> bool:
         """Whether what makes a chain only copies the input in whose memory it stands, so that it need not run."""
-        return only_copies(self.nodes[chain.first], target, self.layouts[target].offset)
+        return only_copies(self.nodes[chain.first], target, self.layouts[target])
 
     def _overwritten(self, position: int) -> set[str]:
         found = _copied(self.nodes[position], self.inputs)

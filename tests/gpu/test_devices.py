@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch.nn import functional as F
 
 import staxlab
 
@@ -60,3 +61,26 @@ def test_two_gpus_in_one_region():
 
     for result, expected in zip(staxlab.compile(both)(x, y), both(x, y), strict=True):
         assert result.device == expected.device and torch.equal(result, expected)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("library", ["FLASH_ATTENTION", "CUDNN_ATTENTION", "EFFICIENT_ATTENTION"])
+def test_every_library_of_attention_is_a_call_in_a_region(library, causal):
+    """Some return sizes beside tensors. Forward and backward, values as in eager execution."""
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    def function(q, k, v):
+        return F.scaled_dot_product_attention(q * 1.5, k, v, is_causal=causal).relu() + 1
+
+    given = [torch.randn(2, 8, 300, 64, device="cuda", dtype=torch.bfloat16, requires_grad=True) for _ in range(3)]
+    compiled = staxlab.compile(function, strict_native=True)
+    with sdpa_kernel(getattr(SDPBackend, library)):
+        with torch.no_grad():
+            assert torch.equal(compiled(*given), function(*given))
+        actual, eager = compiled(*given), function(*given)
+        upstream = torch.randn_like(eager)
+        found = torch.autograd.grad(actual, given, upstream)
+        wanted = torch.autograd.grad(eager, given, upstream)
+    assert torch.equal(actual, eager)
+    for one, other in zip(found, wanted, strict=True):  # sums over blocks may be added in another order
+        torch.testing.assert_close(one, other, rtol=2e-2, atol=2e-2)

@@ -229,3 +229,14 @@ def assert_same(result, expected) -> None:
 def test_a_literal_beside_tensors_stays_a_literal(function):
     operators = operators_of(function, torch.arange(9.0), torch.tensor(2))
     assert operators.is_pure
+
+
+def test_numbers_among_results_are_sizes_where_the_schema_says_so():
+    """Attention of CUDA libraries returns the numbers of queries and keys: no values of tensors, so no obstacle."""
+    from staxlab.operators.record import _numbers_are_sizes
+
+    aten = torch.ops.aten
+    sizes = (aten._scaled_dot_product_cudnn_attention, aten._scaled_dot_product_flash_attention, aten.sym_numel)
+    others = (aten.equal, aten._local_scalar_dense, aten.is_nonzero, aten.native_layer_norm, aten.record_stream)
+    assert all(_numbers_are_sizes(packet.default) for packet in sizes)
+    assert not any(_numbers_are_sizes(packet.default) for packet in others)

@@ -162,15 +162,17 @@ def test_a_program_may_overwrite_its_input_by_its_own_softmax():
     assert compilation.schedule.memory.written_back
 
 
-def test_a_cache_is_written_where_it_stands():
-    """The scatter's base is the input: neither the copy before it nor the one after it runs."""
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.int64])
+def test_a_cache_is_written_where_it_stands(dtype):
+    """The scatter's base is the input: neither the copy before it nor the one after it runs. Also in half precision,
+    which is computed with in float32: a copy keeps its bits."""
 
     def function(cache, positions, k):
         cache.index_copy_(0, positions, k * 2)
         return cache.sum(0)
 
     positions = torch.tensor([5, 2])
-    cache, k = torch.randn(9, 40), torch.randn(2, 40)
+    cache, k = (torch.randn(9, 40) * 9).to(dtype), (torch.randn(2, 40) * 9).to(dtype)
     mine, eager = cache.clone(), cache.clone()
     compilation = explained(function, cache.clone(), positions, k)
     check_plan(compilation.schedule)

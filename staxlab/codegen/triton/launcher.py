@@ -9,12 +9,15 @@ were submitted, which is all the synchronization a schedule needs.
 
 from __future__ import annotations
 
+import threading
+import weakref
 from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 
 from ...errors import BuildError, CodegenError
+from ..anonymous import anonymous
 from ..kernel import Kernel
 from .ahead import compiler_options, launch_job, note
 from .source_files import compiler_cache, jit_function, require_triton, source_path
@@ -38,16 +41,18 @@ class TritonLauncher:
         self.empty = 0 in self.grid
         # What runs where a pointer is no multiple of 16 and the kernel's own instructions want one (Section 9.8).
         self.unaligned = TritonLauncher(kernel.launch["unaligned"]) if "unaligned" in kernel.launch else None
-        self._ready: dict[int, Callable[..., None]] = {}
+        self._ready: dict[Any, Callable[..., None]] = {}
 
     def __call__(self, *tensors: torch.Tensor) -> None:
         if self.empty:
             return
         device = tensors[0].get_device()
         pointers = [tensor.data_ptr() for tensor in tensors]
-        state = device
+        low = 0
         for pointer in pointers:
-            state = state * 2 + (pointer % 16 == 0)
+            low |= pointer
+        # Nearly always all are multiples of 16: then the device alone tells which code to run.
+        state = (device, *[pointer % 16 == 0 for pointer in pointers]) if low % 16 else device
         launch = self._ready.get(state)
         if launch is None:
             launch = self._ready[state] = self._prepare(tensors, device)
@@ -130,9 +135,39 @@ def _scratch(size: int, alignment: int, stream: int | None) -> torch.Tensor:
     return torch.empty(size, dtype=torch.int8, device="cuda")
 
 
+def alike(kernel: Kernel) -> tuple[Any, ...]:
+    """Equal for kernels that do the same and are launched the same way: the layers of a model differ in names alone."""
+    launch = dict(kernel.launch)
+    unaligned = launch.pop("unaligned", None)
+    arguments = tuple((argument.dtype, argument.role, argument.shared) for argument in kernel.arguments)
+    own = (anonymous(kernel).source, arguments, kernel.device, repr(sorted(launch.items())))
+    return own if unaligned is None else (*own, alike(unaligned))
+
+
+_shared: weakref.WeakValueDictionary[Any, Any] = weakref.WeakValueDictionary()
+_sharing = threading.Lock()
+
+
+def shared(kernel: Kernel, make: Callable[[Kernel], Any], *how: Any) -> Any:
+    """What ``make(kernel)`` makes, once for all kernels that are :func:`alike` while somebody holds it; ``how`` are
+    further things that tell results apart. In a profile such kernels bear the name of the first."""
+    key = (alike(kernel), *how)
+    with _sharing:
+        found = _shared.get(key)
+        if found is None:
+            found = _shared[key] = make(kernel)
+        return found
+
+
+def clear() -> None:
+    """Forget which launchers there are."""
+    with _sharing:
+        _shared.clear()
+
+
 def load(kernel: Kernel) -> TritonLauncher:
     """A launcher for one kernel. MissingDependencyError without Triton."""
-    return TritonLauncher(kernel)
+    return shared(kernel, TritonLauncher)
 
 
 def launchers(kernels: Iterable[Kernel]) -> dict[str, TritonLauncher]:

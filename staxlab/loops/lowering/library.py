@@ -52,7 +52,9 @@ LIBRARY.update(
         # products
         "_scaled_dot_product_flash_attention_for_cpu_backward _scaled_dot_product_flash_attention_backward "
         "_scaled_dot_product_fused_attention_overrideable_backward _flash_attention_backward "
-        "_efficient_attention_backward linear_backward mkldnn_linear_backward "
+        "_efficient_attention_backward _scaled_dot_product_efficient_attention_backward "
+        "_scaled_dot_product_cudnn_attention_backward _cudnn_attention_backward "
+        "linear_backward mkldnn_linear_backward "
         "_cdist_backward _pdist_backward "
         # convolutions, pooling windows and resampling
         "convolution_backward convolution_backward_overrideable conv_tbc_backward "
