@@ -28,6 +28,7 @@ _TOLD: dict[str, tuple[tuple[str, Callable[[Any], Any]], ...]] = {
     "kernels": (("kernels", str),),
     "wrapper": (("wrapper", str),),
     "validation": (("kernels", str),),
+    "outside": (("graph", str),),
 }
 
 

@@ -58,8 +58,8 @@ RULES: tuple[Rule, ...] = (
         "LoweringError",
     ),
     Rule(
-        "the user's turn", ("loops", "schedule", "kernels", "validation", "artifact"),
-        "no compiler, a package missing, a setting that cannot be, a wrong kernel: raised, never run",
+        "the user's turn", ("loops", "schedule", "kernels", "validation", "artifact", "outside"),
+        "no compiler, a package missing, a setting, kernel or backend that is wrong: raised, never run",
         SAME,
     ),
     Rule(
@@ -229,6 +229,8 @@ def _belongs(compilation: Any, stage: Any) -> bool:
     """Whether a stage is on the way of this compilation: gone, or such as it would have been."""
     if stage.name in compilation.records:
         return True
+    if "outside" in compilation.records:
+        return False  # what comes after our last stage is somebody else's
     return not stage.differentiates and stage.option is None and stage.name != "outside"
 
 
@@ -260,9 +262,9 @@ def _kernels(compilation: Any, report: Any) -> tuple[KernelPath, ...]:
                    workers.get(kernel.name), kernel.origins)
         for kernel in kernels
     ]  # fmt: skip
-    for extern in outside:
+    for extern in dict.fromkeys(outside):  # a call with several results is there once for each
         way = "PyTorch" if extern.reason == "fallback" else "library"
-        found.append(KernelPath(str(extern.operator), way, origins=extern.origins))
+        found.append(KernelPath(str(extern.operator), way, origins=getattr(extern, "origins", NO_ORIGINS)))
     return tuple(found)
 
 
@@ -348,8 +350,12 @@ def _artifact(record: Any) -> str:
     return f"{found} of {_count(len(record.cache_hits), 'library', 'libraries')} cached; {entry}"
 
 
+def _outside(record: Any) -> str:
+    return f"{record.backend.name} was given {_count(len(record.module.graph.calls), 'operation')}"
+
+
 _SUMMARIES: dict[str, Callable[[Any], str]] = {
     "capture": _graph, "transforms": _transforms, "joint": _joint, "partition": _partition, "operators": _graph,
     "loops": _loops, "schedule": _schedule, "kernels": _written, "wrapper": _wrapper, "validation": _validation,
-    "artifact": _artifact,
+    "artifact": _artifact, "outside": _outside,
 }  # fmt: skip

@@ -100,6 +100,15 @@ def test_a_shorter_backend_does_not_reach_the_rest():
     assert flow.applied == ()
 
 
+def test_an_outside_backend_stands_in_the_place_of_later_stages():
+    def theirs(graph_module, example_inputs):
+        return lambda *inputs: graph_module(*inputs)
+
+    flow = staxlab.explain(lambda x: x + 1, torch.ones(3), backend=theirs).flow
+    assert [step.name for step in flow.steps] == ["capture", "transforms", "outside"]
+    assert flow.steps[-1].delivered == "theirs was given 1 operation" and flow.backend == "theirs"
+
+
 def test_a_training_region_has_both_halves():
     flow = staxlab.explain(lambda x: (x.exp() * x).sum(), torch.ones(3, requires_grad=True)).flow
     assert {"joint", "partition"} <= {step.name for step in flow.steps}
