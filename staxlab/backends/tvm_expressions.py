@@ -1,0 +1,287 @@
+"""Our compute functions in TVM's words: one more interpretation of the same description (Sections 6.7 and 12.3).
+
+A loop body says how one element is made, whoever asks (:mod:`staxlab.loops.ops`). Here the values are expressions of
+TVM's TensorIR, so what reaches TVM is the algorithm and nothing of our schedule. Expressions are built so that they
+mean what PyTorch means: comparisons that let NaN through, conversions to truth values by ``!= 0``, half precision
+computed as float32 and rounded where the program rounds. Functions whose expansion in TVM is less accurate than the C
+library's are calls of the latter.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from ..loops.expressions import Expr, Symbol
+from ..loops.ops import OPERATIONS, Ops, compute_dtype
+
+NAMES = {
+    torch.float32: "float32", torch.float64: "float64", torch.float16: "float16", torch.bfloat16: "bfloat16",
+    torch.int8: "int8", torch.int16: "int16", torch.int32: "int32", torch.int64: "int64", torch.uint8: "uint8",
+    torch.bool: "bool",
+}  # fmt: skip
+DTYPES = {name: dtype for dtype, name in NAMES.items()}
+
+# TVM's own operations, which the code generator leaves to LLVM or to the C library.
+_INTRINSIC = {
+    "abs": "abs", "sqrt": "sqrt", "floor": "floor", "ceil": "ceil", "trunc": "trunc", "round": "nearbyint",
+    "exp": "exp", "log": "log",
+}  # fmt: skip
+# Functions of the C library (an f is appended for float32).
+_LIBRARY = {
+    "exp2": "exp2", "expm1": "expm1", "log2": "log2", "log10": "log10", "log1p": "log1p", "sin": "sin", "cos": "cos",
+    "tan": "tan", "asin": "asin", "acos": "acos", "atan": "atan", "sinh": "sinh", "cosh": "cosh", "tanh": "tanh",
+    "asinh": "asinh", "acosh": "acosh", "atanh": "atanh", "erf": "erf", "erfc": "erfc", "lgamma": "lgamma",
+    "atan2": "atan2", "hypot": "hypot", "copysign": "copysign", "nextafter": "nextafter", "fmod": "fmod",
+    "pow": "pow",
+}  # fmt: skip
+
+MOST_NODES = 48  # of an expression, before it is given a name
+
+
+class NotExpressible(Exception):
+    """What TVM is not given, in words; :mod:`.tvm` adds the operator and the line."""
+
+
+class TvmOps(Ops):
+    """The interpretation. ``read`` gives the element of a buffer at a flat subscript; ``symbols``: loop variables."""
+
+    def __init__(self, read: Callable[[str, Callable[[Expr], Any], Expr], Any], symbols: Mapping[str, Any]):
+        from tvm import tirx
+
+        self.tirx, self._read, self.symbols = tirx, read, dict(symbols)
+        self._sizes: dict[int, tuple[int, Any]] = {}  # nodes of an expression's tree, by identity; keeps it alive
+        self._bound: list[tuple[Any, Any]] = []
+
+    def subscript(self, expression: Expr) -> Any:
+        return expression.evaluate(self.symbols)
+
+    def load(self, buffer: str, index: Expr) -> Any:
+        return self.widened(self._read(buffer, self.subscript, index))
+
+    def widened(self, value: Any) -> Any:
+        dtype = self.dtype_of(value)
+        return value if compute_dtype(dtype) == dtype else value.astype(NAMES[compute_dtype(dtype)])
+
+    def constant(self, value: bool | int | float, dtype: torch.dtype) -> Any:
+        return self.tirx.const(value, NAMES[compute_dtype(dtype)])
+
+    def index_value(self, expression: Expr, dtype: torch.dtype) -> Any:
+        value = self.subscript(expression)
+        name = NAMES[compute_dtype(dtype)]
+        return self.tirx.const(value, name) if isinstance(value, int) else value.astype(name)
+
+    def to_dtype(self, value: Any, dtype: torch.dtype) -> Any:
+        if dtype not in NAMES:
+            raise NotExpressible(f"{dtype} is unknown there")
+        source = self.dtype_of(value)
+        if dtype == torch.bool and source != torch.bool:
+            return self._ne(value, self.constant(0, source))
+        return self.widened(value.astype(NAMES[dtype]))
+
+    def masked(self, condition: Any, body: Callable[[Ops], Any], other: bool | int | float) -> Any:
+        outer, self._bound = self._bound, []
+        value = self.closed(body(self))
+        self._bound = outer
+        return self._sized(
+            self.tirx.if_then_else(condition, value, self.constant(other, self.dtype_of(value))), (condition, value)
+        )
+
+    def closed(self, value: Any) -> Any:
+        """``value`` with the names it uses given their meaning."""
+        for name, meaning in reversed(self._bound):
+            value = self.tirx.Let(name, meaning, value)
+        self._bound = []
+        return value
+
+    def _sized(self, value: Any, operands: tuple[Any, ...]) -> Any:
+        """``value``, or a name for it if it is large: a tree that holds a shared value twice would grow exponentially,
+        since TVM copies what is shared."""
+        size = 1 + sum(self._sizes.get(id(operand), (1, None))[0] for operand in operands)
+        if size > MOST_NODES:
+            name = self.tirx.Var(f"t{len(self._sizes)}", NAMES[self.dtype_of(value)])
+            self._bound.append((name, value))
+            value, size = name, 1
+        self._sizes[id(value)] = size, value
+        return value
+
+    def indirect(self, value: Any, size: Expr, *, check: bool | None = True) -> Expr:
+        if check:
+            raise NotExpressible("a subscript that is data would have to be checked, and generated code cannot raise")
+        extent = self.subscript(size)
+        if check is not None:
+            value = self.tirx.Select(value < 0, value + extent, value)
+        symbol = Symbol(f"read{len(self.symbols)}", 0, int(extent) - 1)
+        self.symbols[symbol.name] = value.astype("int64")
+        return Expr.of(symbol)
+
+    def dtype_of(self, value: Any) -> torch.dtype:
+        return DTYPES[str(value.ty.dtype)]
+
+    def apply(self, operation: str, *operands: Any) -> Any:
+        return self._sized(self._applied(operation, operands), operands)
+
+    def _applied(self, operation: str, operands: tuple[Any, ...]) -> Any:
+        own = getattr(self, f"_{operation}", None)
+        if own is not None:
+            return own(*operands)
+        dtype = self.dtype_of(operands[0])
+        if not dtype.is_floating_point and operation in ("floor", "ceil", "trunc", "round"):
+            return operands[0]
+        if operation in _INTRINSIC:
+            return getattr(self.tirx, _INTRINSIC[operation])(*operands)
+        if operation in _LIBRARY:
+            return self._from_library(operation, dtype, operands)
+        raise NotExpressible(f"the operation {operation!r} is not translated")
+
+    def _from_library(self, operation: str, dtype: torch.dtype, operands: tuple[Any, ...]) -> Any:
+        if dtype not in (torch.float32, torch.float64):
+            raise NotExpressible(f"{operation} of {dtype}")
+        name = _LIBRARY[operation] + ("f" if dtype == torch.float32 else "")
+        return self.tirx.call_pure_extern(NAMES[dtype], name, *operands)
+
+    def covered(self) -> frozenset[str]:
+        """The operations of the table that are translated."""
+        return frozenset(n for n in OPERATIONS if n in _INTRINSIC or n in _LIBRARY or hasattr(type(self), f"_{n}"))
+
+    # -- one short method for each operation that is neither ----------------------------------------------------------
+
+    def _zero(self, x: Any) -> Any:
+        return self.constant(0, self.dtype_of(x))
+
+    def _one(self, x: Any) -> Any:
+        return self.constant(1, self.dtype_of(x))
+
+    def _is_nan(self, x: Any) -> Any:
+        return self.tirx.isnan(x) if self.dtype_of(x).is_floating_point else self.tirx.const(False, "bool")
+
+    def _neg(self, x: Any) -> Any:
+        return self.tirx.Mul(x, self.constant(-1, self.dtype_of(x)))
+
+    def _sign(self, x: Any) -> Any:
+        zero, one = self._zero(x), self._one(x)
+        select = self.tirx.Select
+        return select(x > zero, one, select(x < zero, self.constant(-1, self.dtype_of(x)), zero))
+
+    def _relu(self, x: Any) -> Any:
+        return self.tirx.Select(self.tirx.any(x > self._zero(x), self._is_nan(x)), x, self._zero(x))
+
+    def _square(self, x: Any) -> Any:
+        return self.tirx.Mul(x, x)
+
+    def _reciprocal(self, x: Any) -> Any:
+        return self.tirx.Div(self._one(x), x)
+
+    def _rsqrt(self, x: Any) -> Any:
+        return self.tirx.Div(self._one(x), self.tirx.sqrt(x))
+
+    def _sigmoid(self, x: Any) -> Any:
+        return self.tirx.Div(self._one(x), self.tirx.Add(self._one(x), self.tirx.exp(self._neg(x))))
+
+    def _logical_not(self, x: Any) -> Any:
+        # A plain Not would be simplified: not (x < y) to x >= y, which is another thing for NaN.
+        return self.tirx.EQ(x.astype("int32"), self.tirx.const(0, "int32"))
+
+    def _bitwise_not(self, x: Any) -> Any:
+        return self._logical_not(x) if self.dtype_of(x) == torch.bool else ~x
+
+    def _isnan(self, x: Any) -> Any:
+        return self._is_nan(x)
+
+    def _isinf(self, x: Any) -> Any:
+        return self.tirx.EQ(self.tirx.abs(x), self.constant(math.inf, self.dtype_of(x)))
+
+    def _add(self, x: Any, y: Any) -> Any:
+        return self.tirx.Add(x, y)
+
+    def _sub(self, x: Any, y: Any) -> Any:
+        return self.tirx.Sub(x, y)
+
+    def _mul(self, x: Any, y: Any) -> Any:
+        return self.tirx.Mul(x, y)
+
+    def _truediv(self, x: Any, y: Any) -> Any:
+        return self.tirx.Div(x, y)
+
+    def _floordiv(self, x: Any, y: Any) -> Any:
+        if self.dtype_of(x).is_floating_point:
+            raise NotExpressible("a floored quotient of floating-point numbers")
+        return self.tirx.FloorDiv(x, y)
+
+    def _truncdiv(self, x: Any, y: Any) -> Any:
+        return self.tirx.Div(x, y)
+
+    def _remainder(self, x: Any, y: Any) -> Any:
+        dtype = self.dtype_of(x)
+        if not dtype.is_floating_point:
+            return self.tirx.FloorMod(x, y)
+        rest, zero = self._from_library("fmod", dtype, (x, y)), self._zero(x)
+        wrong = self.tirx.all(self.tirx.NE(rest, zero), self.tirx.NE(rest < zero, y < zero))
+        return self.tirx.Select(wrong, self.tirx.Add(rest, y), rest)
+
+    def _fmod(self, x: Any, y: Any) -> Any:
+        dtype = self.dtype_of(x)
+        return self._from_library("fmod", dtype, (x, y)) if dtype.is_floating_point else self.tirx.Mod(x, y)
+
+    def _maximum(self, x: Any, y: Any) -> Any:
+        return self.tirx.Select(self.tirx.any(self._is_nan(x), x > y), x, y)
+
+    def _minimum(self, x: Any, y: Any) -> Any:
+        return self.tirx.Select(self.tirx.any(self._is_nan(x), x < y), x, y)
+
+    def _fmax(self, x: Any, y: Any) -> Any:
+        return self.tirx.Select(self.tirx.any(self._is_nan(y), x > y), x, y)
+
+    def _fmin(self, x: Any, y: Any) -> Any:
+        return self.tirx.Select(self.tirx.any(self._is_nan(y), x < y), x, y)
+
+    def _eq(self, x: Any, y: Any) -> Any:
+        return self.tirx.EQ(x, y)
+
+    def _ne(self, x: Any, y: Any) -> Any:
+        """TVM's is false if one is NaN."""
+        if not self.dtype_of(x).is_floating_point:
+            return self.tirx.NE(x, y)
+        return self.tirx.any(self.tirx.NE(x, y), self._is_nan(x), self._is_nan(y))
+
+    def _lt(self, x: Any, y: Any) -> Any:
+        return self.tirx.LT(x, y)
+
+    def _le(self, x: Any, y: Any) -> Any:
+        return self.tirx.LE(x, y)
+
+    def _gt(self, x: Any, y: Any) -> Any:
+        return self.tirx.GT(x, y)
+
+    def _ge(self, x: Any, y: Any) -> Any:
+        return self.tirx.GE(x, y)
+
+    def _logical_and(self, x: Any, y: Any) -> Any:
+        return self.tirx.And(x, y)
+
+    def _logical_or(self, x: Any, y: Any) -> Any:
+        return self.tirx.Or(x, y)
+
+    def _logical_xor(self, x: Any, y: Any) -> Any:
+        return self.tirx.NE(x, y)
+
+    def _bitwise_and(self, x: Any, y: Any) -> Any:
+        return self.tirx.And(x, y) if self.dtype_of(x) == torch.bool else x & y
+
+    def _bitwise_or(self, x: Any, y: Any) -> Any:
+        return self.tirx.Or(x, y) if self.dtype_of(x) == torch.bool else x | y
+
+    def _bitwise_xor(self, x: Any, y: Any) -> Any:
+        return self.tirx.NE(x, y) if self.dtype_of(x) == torch.bool else x ^ y
+
+    def _bitwise_left_shift(self, x: Any, y: Any) -> Any:
+        return x << y
+
+    def _bitwise_right_shift(self, x: Any, y: Any) -> Any:
+        return x >> y
+
+    def _where(self, condition: Any, x: Any, y: Any) -> Any:
+        return self.tirx.Select(condition, x, y)
