@@ -30,10 +30,10 @@ from ..loops.ir import (
 from ..loops.normalize import is_empty, normalize
 from ..options import Decision, DeviceSpec, Options
 from .column_blocks import in_blocks
-from .execution_order import in_best_order, node_has_effect
+from .execution_order import in_best_order
 from .fusion import Fusion, fuse
 from .programs import ProgramFusion
-from .records import Schedule, ScheduleNode, buffers_read, extern_arguments
+from .records import Schedule, ScheduleNode, buffers_read, extern_arguments, node_has_effect
 
 
 def schedule(

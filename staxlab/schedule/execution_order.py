@@ -13,31 +13,19 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ..loops.ir import Layout, LoopProgram
-from ..operators.basis import has_effect
 from ..options import Decision, DeviceSpec
 from .lifetimes import Step
 from .memory_plan import MemoryPlan
 from .orders import RULES, Order, OrderProblem, best_order, exact, is_forest, tree_order
 from .placement import plan_memory, storage_bytes
-from .records import Schedule, ScheduleNode, buffers_read
+from .records import Schedule, ScheduleNode, buffers_read, node_has_effect
 
 #: Sets of nodes the search may look at while a program is compiled, and the longest schedule that is looked at at all.
 STATES = 2_000
 MOST_NODES = 400
 
-#: Operators that raise where an integer is divided by zero.
-DIVISIONS = frozenset({"aten::floor_divide", "aten::div", "aten::remainder", "aten::fmod"})
-
 #: Up to so many nodes a second plan is made although no order has a lower peak by Definition 7.5.
 FEW_NODES = 80
-
-
-def node_has_effect(node: ScheduleNode) -> bool:
-    """Whether a node is run for more than its value: a write into an input, a draw of random numbers, an error."""
-    if node.extern is not None:
-        divides = node.extern.operator._schema.name in DIVISIONS and not node.store_dtype.is_floating_point
-        return divides or has_effect(node.extern.operator, node.extern.args)
-    return any(part.body is not None and part.body.may_fail for part in node.members or (node,))
 
 
 def order_problem(nodes: Sequence[ScheduleNode], program: LoopProgram, layouts: Mapping[str, Layout]) -> OrderProblem:

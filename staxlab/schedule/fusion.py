@@ -7,7 +7,7 @@ legal, and every pair that is not keeps the rule that says why:
 ``space``    no loop of the two has the same extent, or none of that extent runs over rows that lie apart in memory
              (Definition 7.2)
 ``path``     a third node needs the result of one and is needed by the other: the kernels would wait for each other
-             (Proposition 7.1)
+             (Proposition 7.1); a call that draws random numbers needs the one that draws before it
 ``index``    an iteration would read what another iteration writes (Propositions 7.2 and 7.3: the distance between write
              and read is not zero)
 ``rows``     too few rows: a reduction that is cut into pieces would lose its parallel work
@@ -32,7 +32,7 @@ from ..loops.ir import Layout
 from ..options import Decision
 from .in_place import copies_to_begin_with
 from .legality import ONE_ROW, Legality, Space, Way
-from .records import ScheduleNode
+from .records import ScheduleNode, node_has_effect
 from .rows import RowView, has_rows, place
 
 #: What private buffers of a kernel may take on a thread's stack, whose size no kernel chooses. Others get memory.
@@ -117,6 +117,7 @@ class Fusion:
         self, nodes: list[ScheduleNode], layouts: Mapping[str, Layout], escaping: frozenset[str], score: Score = score
     ):
         self.layouts, self.escaping, self.score = layouts, escaping, score
+        nodes = in_order_of_effects(nodes)
         self.position = {node.name: number for number, node in enumerate(nodes)}
         self.groups = [Group((node,)) for node in nodes]
         self.group_of = {node.name: group for node, group in zip(nodes, self.groups, strict=True)}
@@ -361,6 +362,19 @@ class Fusion:
         return list(found.values())
 
 
+def in_order_of_effects(nodes: list[ScheduleNode]) -> list[ScheduleNode]:
+    """The nodes, where each call of PyTorch's that is run for more than its value waits for the one before it: random
+    numbers are drawn, inputs written and errors raised in the order of the program."""
+    found, last = [], ""
+    for node in nodes:
+        if node.extern is not None and node_has_effect(node):
+            if last and last not in node.predecessors:
+                node = replace(node, predecessors=(*node.predecessors, last))
+            last = node.name
+        found.append(node)
+    return found
+
+
 def fuse(
     nodes: list[ScheduleNode],
     layouts: Mapping[str, Layout],
@@ -376,9 +390,10 @@ def fuse(
     run = rules(nodes, layouts, escaping, score)
     groups = run.run()
     name = {node.name: "+".join(n.name for n in group.members) for group in groups for node in group.members}
+    reads = {node.name: node.predecessors for node in nodes}  # without what is there for the order alone
     found = []
     for group in groups:
-        before = dict.fromkeys(name[p] for node in group.members for p in node.predecessors if p not in group.names)
+        before = dict.fromkeys(name[p] for node in group.members for p in reads[node.name] if p not in group.names)
         joined = _joined(group, nodes, run) if group.views else group.members[0]
         found.append(replace(joined, name=name[group.members[0].name], predecessors=tuple(before)))
     return found, (

@@ -15,9 +15,13 @@ from ..loops.body import LoopBody, MemoryAccess
 from ..loops.expressions import Symbol
 from ..loops.ir import BufferArgument, Extern, Layout, LoopProgram, OutputReference, ProductForm
 from ..loops.operands import operand_elements, operands
+from ..operators.basis import has_effect
 from ..options import Decision, DeviceSpec
 from ..provenance import NO_ORIGINS, Origins
 from .memory_plan import MemoryPlan
+
+#: Operators that raise where an integer is divided by zero.
+DIVISIONS = frozenset({"aten::floor_divide", "aten::div", "aten::remainder", "aten::fmod"})
 
 
 @dataclass(frozen=True)
@@ -229,6 +233,14 @@ def buffers_read(node: ScheduleNode) -> set[str]:
     """Every buffer a node takes; an extern call also takes empty ones, which have no access to list."""
     names = {access.buffer for access in node.reads}
     return names | {a.name for a in extern_arguments(node.extern)} if node.extern else names
+
+
+def node_has_effect(node: ScheduleNode) -> bool:
+    """Whether a node is run for more than its value: a write into an input, a draw of random numbers, an error."""
+    if node.extern is not None:
+        divides = node.extern.operator._schema.name in DIVISIONS and not node.store_dtype.is_floating_point
+        return divides or has_effect(node.extern.operator, node.extern.args)
+    return any(part.body is not None and part.body.may_fail for part in node.members or (node,))
 
 
 def _product(extents: tuple[int, ...]) -> int:

@@ -214,3 +214,20 @@ def test_the_work_is_in_proportion_to_the_program(monkeypatch):
         counts.append(len(weighed))
         assert max(len(node.members) for node in compilation.schedule.nodes) <= 24
     assert counts[1] < 3 * counts[0]
+
+
+def test_random_numbers_are_drawn_in_the_order_of_the_program():
+    """Two kernels that read what is drawn first and last must not pull one draw ahead of another by being fused."""
+
+    def program(x):
+        return x + torch.randn(4, 8), torch.rand_like(x), torch.randint(0, 5, (3,)), torch.bernoulli(x.sigmoid()) * x
+
+    x, compiled = torch.randn(4, 8), staxlab.compile(program, strict_native=True)
+    torch.manual_seed(5)
+    expected = program(x)
+    torch.manual_seed(5)
+    assert all(map(torch.equal, compiled(x), expected))
+    nodes = compiled.versions[0].compilation.schedule.nodes
+    drawn = [str(node.extern.operator) for node in nodes if node.extern is not None]
+    assert drawn == ["aten.randn.default", "aten.rand_like.default", "aten.randint.low", "aten.bernoulli.default"]
+    assert not any("op1" in node.predecessors and node.extern for node in nodes)  # what stands in order is no reader
