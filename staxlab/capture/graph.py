@@ -526,7 +526,7 @@ class Graph:
 
     def _unique_name(self, base: str) -> str:
         base = re.sub(r"\W", "_", base)
-        if not base or base[0].isdigit() or keyword.iskeyword(base) or base in _RESERVED:
+        if not base or base[0].isdigit() or keyword.iskeyword(base) or base in _RESERVED or _BUFFER.fullmatch(base):
             base = f"_{base}"
         name = base if base not in self._names else self._suffixed(base)
         self._names.add(name)
@@ -559,6 +559,7 @@ class _InsertionPoint:
 
 
 _RESERVED = {"torch", "operator", "constants", "self", "float", "slice", "forward"}
+_BUFFER = re.compile(r"buf\d+")  # what lowering calls the buffers that it makes
 
 
 def _base_name(op: str, target: Any) -> str:
