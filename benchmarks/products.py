@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -26,7 +27,7 @@ import torch
 import staxlab
 from benchmarks.peers import limit_cores
 from benchmarks.records import header
-from staxlab.loops.lowering import products
+from staxlab.loops import product_limits
 from staxlab.measure.timing import compare
 
 FORMAT = "staxlab-products-1"
@@ -77,8 +78,11 @@ def make_product(family: str, n: int, dtype: torch.dtype) -> tuple[Callable[...,
 def compiled(function: Callable[..., Any], inputs: Sequence[torch.Tensor], limit: int) -> Callable[..., Any]:
     """The function compiled with a border of our choice: 0 for the library."""
     result = staxlab.compile(lambda *operands: function(*operands))
-    borders = dict.fromkeys(products.LIMITS, limit)
-    with mock.patch.multiple(products, LIMITS=borders, VECTOR_LIMITS=borders):
+    borders = dict.fromkeys(product_limits.LIMITS, limit)
+    with (
+        mock.patch.multiple(product_limits, LIMITS=borders, VECTOR_LIMITS=borders),
+        mock.patch.dict(os.environ, STAXLAB_PLANS="0"),  # what was compiled with another border is not this
+    ):
         result(*inputs)
     (version,) = result.versions
     languages = {kernel.language for kernel in version.compilation.kernels}

@@ -78,9 +78,9 @@ def _joint(compilation: Compilation) -> Any:
 
 def _partition(compilation: Compilation) -> Any:
     from .autodiff.partition import partition
-    from .loops.lowering.kinds import kind_of
+    from .runtime.plan_basis import kind_of
 
-    return partition(compilation.joint, compilation.options, kind_of=kind_of)
+    return partition(compilation.joint, compilation.options, kind_of=kind_of())
 
 
 def _operators(compilation: Compilation) -> Any:

@@ -116,8 +116,13 @@ def cache_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def plans(cache_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty disk cache where regions are kept and restored as a whole, as they are outside the tests."""
+    """An empty disk cache where regions are kept and restored as a whole, as they are outside the tests; also while
+    somebody edits the package."""
+    from staxlab.runtime import plan_sources
+
     monkeypatch.setenv(_PLANS_VARIABLE, "1")
+    monkeypatch.setattr(plan_sources, "LOADED", float("inf"))
+    plan_sources.clear()
     return cache_dir
 
 

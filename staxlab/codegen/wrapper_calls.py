@@ -55,6 +55,7 @@ def empty_on_cuda(device: torch.device) -> Any:
             return fast(shape, stride, dtype)
         return torch.empty_strided(shape, stride, dtype=dtype, device=device)
 
+    empty.allocates_on = device  # type: ignore[attr-defined]  # so that a plan can name it
     return empty
 
 

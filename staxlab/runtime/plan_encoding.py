@@ -12,7 +12,7 @@ tuple, list, ``torch.Size``, dict      their parts, in order; slices have three
 frozenset of whole numbers             in ascending order
 dtype, device, layout, memory format   their names
 operator overloads                     namespace, operator and overload by name
-functions that wrappers call           their names in :data:`CALLED`
+functions that wrappers call           their names in :data:`CALLED`; allocation on a GPU by the device
 =====================================  ==============================================
 """
 
@@ -25,12 +25,13 @@ from typing import Any
 import torch
 
 from .. import native
-from ..codegen.wrapper_calls import empty_on_cpu, in_layout, written
+from ..codegen.wrapper_calls import DIRECT, empty_on_cpu, empty_on_cuda, in_layout, written
 
 #: What a generated wrapper calls besides operators and kernels, by the names that stand for it on disk.
 CALLED: dict[str, Callable[..., Any]] = {
     "in_layout": in_layout, "written": written, "empty": empty_on_cpu(), "pooled": native.empty,
-    "as_strided": torch.as_strided, "empty_strided": torch.empty_strided,
+    "as_strided": torch.as_strided, "empty_strided": torch.empty_strided, "linear": torch._C._nn.linear,
+    **{f"direct {overload.name()}": function for overload, function in DIRECT.items()},
 }  # fmt: skip
 
 
@@ -59,6 +60,9 @@ def encode(value: Any, known: Callable[[Any], Any] | None = None) -> Any:
     for name, function in CALLED.items():
         if value is function:
             return ["called", name]
+    device = getattr(value, "allocates_on", None)
+    if type(device) is torch.device:
+        return ["empty", str(device)]
     stand_in = known(value) if known is not None else None
     if stand_in is None:
         raise NotEncodable(f"a value of type {kind.__module__}.{kind.__qualname__}")
@@ -133,6 +137,7 @@ _READERS: dict[str, Callable[[list], Any]] = {
     "device": lambda parts: torch.device(parts[0]),
     "operator": lambda parts: overload_named(parts[0]),
     "called": lambda parts: CALLED[parts[0]],
+    "empty": lambda parts: empty_on_cuda(torch.device(parts[0])),
 }  # fmt: skip
 
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from benchmarks import products
-from staxlab.loops.lowering.products import LIMITS, VECTOR_LIMITS
+from staxlab.loops.product_limits import LIMITS, VECTOR_LIMITS
 
 RESULT = Path(products.__file__).parent / "results" / "products_cpu.json"
 

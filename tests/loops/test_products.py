@@ -17,8 +17,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import staxlab
+from staxlab.loops import product_limits
 from staxlab.loops.ir import ComputedBuffer, ExternBuffer, LoopProgram, Reduction, Template
-from staxlab.loops.lowering import products
 from staxlab.loops.lowering.kinds import kind_of
 from staxlab.options import Options
 from tests.loops.lowered import CPU, GPU, check, operators_of, program_of
@@ -76,7 +76,7 @@ def test_every_operator_in_every_dtype(name, dtype):
 
 def test_which_products_are_small():
     """Above the border a product is a library call, and its argument is in memory; below it is inlined."""
-    limit = products.LIMITS[F32]
+    limit = product_limits.LIMITS[F32]
     for depth, kinds in ((limit // 64 // 64 - 1, ["Template"]), (limit // 64 // 64, ["Pointwise", "Extern"])):
         program = program_of(lambda x, y: torch.relu(x) @ y, filled(64, depth), filled(depth, 64))
         assert nodes(program) == kinds
@@ -106,7 +106,7 @@ def test_on_a_gpu_products_are_the_librarys(name):
     assert "GPU" in next(d.reason for d in program.decisions if d.topic == "lower")
     node = next(n for n in operators_of(torch.mm, filled(4, 4), filled(4, 4)).graph if n.op == "call_function")
     there = mock.Mock(wraps=node, val=mock.Mock(spec=node.val, device=torch.device("cuda")))
-    assert "GPU" in products.refusal(there)
+    assert "GPU" in product_limits.refusal(there)
 
 
 def test_what_is_around_a_product_goes_into_it():

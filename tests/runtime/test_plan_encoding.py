@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from staxlab import native
-from staxlab.codegen.wrapper_calls import in_layout, written
+from staxlab.codegen.wrapper_calls import empty_on_cuda, in_layout, written
 from staxlab.runtime.plan_encoding import CALLED, NotEncodable, decode, encode, text_of
 
 _LEAVES = st.one_of(
@@ -71,7 +71,11 @@ def test_values_that_python_takes_for_equal_are_told_apart():
 def test_functions_that_wrappers_call_have_names():
     for function in (in_layout, written, native.empty, torch.as_strided, torch.empty_strided):
         assert decode(encode(function)) is function
-    assert len({*map(id, CALLED.values())}) == len(CALLED)
+    assert decode(encode(torch._C._nn.linear)) is torch._C._nn.linear
+    assert len({*map(id, CALLED.values())}) == len(CALLED) > 10
+    for index in (None, 0, 1):
+        device = torch.device("cuda") if index is None else torch.device("cuda", index)
+        assert decode(encode(empty_on_cuda(device))).allocates_on == device
 
 
 class Whole(int):

@@ -130,11 +130,35 @@ def test_everything_the_stages_import_is_in_the_digest():
     assert {name.removeprefix("staxlab.") for name in reached} <= counted
 
 
-def test_the_basis_by_names_is_the_basis():
+def test_the_table_of_rules_from_disk_is_the_registry_s(plans, monkeypatch):
     from staxlab.loops.lowering import basis
+    from staxlab.loops.lowering.kinds import kind_of, row_of
+    from tests.autodiff.programs import recorded
 
-    names = plan_basis.NamedBasis(frozenset(map(str, basis())))
-    assert len(names) == len(basis()) > 300
-    assert all(overload in names for overload in basis())
-    assert torch.ops.aten.sgn.default not in basis() or torch.ops.aten.sgn.default in names
-    assert torch.ops.aten._fused_adam.default not in names and plan_basis.is_own()
+    monkeypatch.setattr(plan_basis, "_REGISTRY", "as if it were not loaded")
+    monkeypatch.setattr(plan_sources, "digest", lambda: "sources")
+    plan_basis.clear()
+    for _ in range(2):  # written, then read
+        named = plan_basis.basis()
+        assert isinstance(named, plan_basis.NamedBasis) and len(named) == len(basis()) > 300
+        assert all(overload in named and named.row_of(overload) == row_of(overload) for overload in basis())
+        assert torch.ops.aten._fused_adam.default not in named
+        assert named.row_of(torch.ops.aten._fused_adam.default) == row_of(torch.ops.aten._fused_adam.default)
+        plan_basis.clear()
+    assert [entry.kind for entry in cache.entries()] == ["basis"]
+    x, w = torch.randn(4, 4, requires_grad=True), torch.randn(4, 200, requires_grad=True)
+    joint = recorded(lambda x, w: torch.relu(x @ w).softmax(-1).sum(), x, w)
+    kinds = [*map(plan_basis.kind_of(), joint.graph)]
+    assert kinds == [*map(kind_of, joint.graph)] and len({*kinds}) > 3
+    plan_basis.clear()
+
+
+def test_rules_that_refuse_by_a_reason_of_their_own_have_no_table(plans, monkeypatch):
+    from dataclasses import replace
+
+    from staxlab.loops.lowering.registry import RULES
+
+    mm = torch.ops.aten.mm.default
+    assert plan_basis.registered_rows() is not None
+    monkeypatch.setitem(RULES, mm, replace(RULES[mm], refuses=lambda node: "never"))
+    assert plan_basis.registered_rows() is None

@@ -37,6 +37,7 @@ from ..ir import (
     Reduction,
     Scatter,
 )
+from ..kinds import NATIVE_DTYPES
 from ..layout import contiguous_stride, is_injective, layout_through, same_stride
 from ..ops import Ops
 from ..realize import DEEPEST_NESTING, LONG_CHAIN, Cost, decide, required
@@ -48,14 +49,6 @@ from .values import Box, TensorValue
 
 #: Users of a reduction that are looked at for one that puts its result together with what was reduced.
 MOST_USERS = 64
-
-NATIVE_DTYPES = frozenset(
-    {
-        torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64,
-        torch.float16, torch.bfloat16, torch.float32, torch.float64,
-    }
-)  # fmt: skip
-
 
 def lower(
     operators: OperatorGraph,
