@@ -119,7 +119,8 @@ class Shrinking:
         return found is not None and not found.agrees
 
     def _judged(self, case: Case) -> Agreement | None:
-        from .search import Run, Search
+        from .prefixes import Run
+        from .search import Search
 
         module = GraphModule(case.graph)
         search = Search(module.forward, None, self.search.options, self.sample.seed, lambda text: None)

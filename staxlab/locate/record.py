@@ -158,3 +158,9 @@ class Location(Tabular):
         from ..view import mimebundle
 
         return mimebundle(self)
+
+
+def first_line(error: Exception) -> str:
+    """What an error says, without details."""
+    said = str(error).strip().splitlines()
+    return said[0] if said else type(error).__name__

@@ -88,7 +88,7 @@ class Sample:
 
     def _observation(self, result: Any, inputs: list[torch.Tensor]) -> Observation:
         leaves, returned = [], []
-        _leaves(result, "result", leaves, returned)
+        leaves_of(result, "result", leaves, returned)
         names, values = [name for name, _ in leaves], [value for _, value in leaves]
         gradients: list[Any] = []
         if self.trains:
@@ -192,7 +192,7 @@ def _map(value: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
     return value
 
 
-def _leaves(value: Any, name: str, found: list[tuple[str, Any]], returned: list[str]) -> None:
+def leaves_of(value: Any, name: str, found: list[tuple[str, Any]], returned: list[str]) -> None:
     """The leaves of what a function returned, named by their place, and what containers they are in."""
     is_leaf = isinstance(value, (torch.Tensor, set, frozenset))
     parts = None if is_leaf else children(value)
@@ -201,7 +201,7 @@ def _leaves(value: Any, name: str, found: list[tuple[str, Any]], returned: list[
         found.append((name, value))
         return
     for kind, key, part in parts:
-        _leaves(part, f"{name}.{key}" if kind == "attribute" else f"{name}[{key!r}]", found, returned)
+        leaves_of(part, f"{name}.{key}" if kind == "attribute" else f"{name}[{key!r}]", found, returned)
 
 
 def _sharing(value: torch.Tensor, results: Sequence[Any], inputs: Sequence[torch.Tensor]) -> tuple[str, ...]:

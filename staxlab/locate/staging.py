@@ -57,3 +57,12 @@ def run(compilation: Compilation, name: str) -> Any:
     if found is not None:
         raise StageFailed(name, None, str(found))
     return compilation.records[name]
+
+
+def advance_half(compilation: Compilation) -> None:
+    """The stages of a backward half that have not run: those after the operators. StageFailed as for
+    :func:`advance`."""
+    names = [stage.name for stage in STAGES if not stage.option]
+    for name in names[names.index("operators") + 1 : names.index(LAST) + 1]:
+        if name not in compilation.records:
+            run(compilation, name)
