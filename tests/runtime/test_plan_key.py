@@ -39,7 +39,7 @@ def small(scale=2.0, **changes):
         "shape": (4, 8), "stride": (8, 1), "dtype": torch.float32, "device": "cpu", "requires_grad": False,
         "offset": 0, "dim": [-1], "operator": aten.mul.Tensor, "origin": 1, "name": "product", "number": 3.5,
         "vector": torch.arange(8.0), "location": SourceLocation("f.py", 3, "return x"), "memories": ("sum_1",),
-        "versions": (1, 0), "apart": frozenset({"x", "w"}), "write": True, "keyword": False,
+        "versions": (1, 0), "apart": frozenset({"x", "w"}), "write": True, "keyword": False, "result": (8, 1),
     }  # fmt: skip
     assert changes.keys() <= given.keys()
     given |= changes
@@ -53,7 +53,8 @@ def small(scale=2.0, **changes):
     number, vector = torch.tensor(given["number"]), given["vector"]
     constants = {"number": number, "vector": vector}
     loaded = [graph.create("get_attr", name, val=TensorMeta.of(constants[name]), **where) for name in constants]
-    product = graph.call_function(given["operator"], (x, w), name=given["name"], val=meta, **where)
+    result = dataclasses.replace(meta, stride=given["result"])  # a library may choose what it returns
+    product = graph.call_function(given["operator"], (x, w), name=given["name"], val=result, **where)
     shifted = graph.call_function(aten.add.Tensor, (product, scale), val=meta, **where)
     for constant in loaded:
         shifted = graph.call_function(aten.add.Tensor, (shifted, constant), val=meta, **where)
@@ -71,7 +72,7 @@ CHANGES = {
     "shape": (8, 4), "stride": (1, 4), "dtype": torch.float64, "device": "cuda", "requires_grad": True, "offset": 1,
     "dim": [0], "operator": aten.add.Tensor, "origin": 2, "name": "product_1", "number": 3.25,
     "vector": torch.arange(9.0), "memories": ("x",), "versions": (2, 0), "apart": frozenset({"x"}), "write": False,
-    "keyword": True,
+    "keyword": True, "result": (1, 4),
 }  # fmt: skip
 
 
