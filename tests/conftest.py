@@ -36,7 +36,7 @@ def pytest_configure(config: pytest.Config) -> None:
         config._staxlab_cache = tempfile.mkdtemp(prefix="staxlab-tests-")
         os.environ[_CACHE_VARIABLE] = config._staxlab_cache
     # Tests break stages on purpose: none may leave a plan behind that another one is given (`plans` has them back).
-    os.environ[_PLANS_VARIABLE] = "0"
+    os.environ.setdefault(_PLANS_VARIABLE, "0")
 
     from hypothesis import settings
 
