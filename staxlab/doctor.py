@@ -264,13 +264,19 @@ def _proof() -> list[Finding]:
 
 
 def _kernel_cache() -> list[Finding]:
-    from .runtime import cache
+    from .runtime import cache, cache_directory
 
     wanted = cache.requested_directory()
-    if reason := writable(wanted):
+    reason = writable(wanted)
+    problem = f"cannot be written: {reason}" if reason else None
+    if problem is None and wanted.exists():
+        problem = cache_directory.distrust(wanted.resolve())
+    if problem is not None:
         remedy = "kernels are compiled anew in every process; set STAXLAB_CACHE_DIR to a directory of your own"
-        return [Finding("kernel cache", "missing", f"{wanted} cannot be written: {reason}", remedy)]
-    return [Finding("kernel cache", "ok", str(wanted))]
+        return [Finding("kernel cache", "missing", f"{wanted} {problem}", remedy)]
+    cache.limit()  # a value that is no number of bytes is a problem
+    shared = os.environ.get(cache_directory.SHARED)
+    return [Finding("kernel cache", "ok", f"{wanted}" + (f", and {shared} (shared)" if shared else ""))]
 
 
 def _line(error: BaseException) -> str:

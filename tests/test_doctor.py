@@ -155,5 +155,11 @@ def test_it_finds_out_whether_a_place_can_be_written(tmp_path):
         assert "ermission" in writable(closed)
 
 
-def test_the_cache_directory_is_the_one_in_use(cache_dir: Path):
+def test_the_cache_directory_is_the_one_in_use(cache_dir: Path, monkeypatch):
     assert str(cache_dir) in examine()["kernel cache"].found
+    monkeypatch.setenv("STAXLAB_CACHE_LIMIT", "plenty")
+    assert examine()["kernel cache"].status == "problem"
+    monkeypatch.delenv("STAXLAB_CACHE_LIMIT")
+    cache_dir.chmod(0o777)
+    found = examine()["kernel cache"]
+    assert found.status == "missing" and "could have been written by another user" in found.found

@@ -243,7 +243,12 @@ def _locked_file(name: str) -> BinaryIO | None:
             if file is None:
                 locks = directory() / LOCKS
                 locks.mkdir(exist_ok=True, mode=0o700)
-                file = open(locks / name, "a+b")
+                try:
+                    file = open(locks / name, "a+b")
+                except FileNotFoundError:  # the cache is being cleared
+                    if time.monotonic() > until:
+                        return None
+                    continue
                 _held.add(file)
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -401,6 +406,7 @@ def clear() -> None:
         elif cache_entries.is_shard(child.name):
             for left in child.glob(f"{WRITING}*"):
                 _drop(left)
+        if cache_entries.is_shard(child.name) or child.name == LOCKS:
             with contextlib.suppress(OSError):
                 child.rmdir()  # unless something else is in it
     _outcomes.clear()
