@@ -9,6 +9,7 @@ deliberate error at every operator, as large as a right implementation may make 
 moves, compares, selects          none
 an addition, a product            two units of roundoff of the result
 an elementary function            the units in the last place that :data:`staxlab.loops.enclosure.ULPS` allows
+another function of one element   the same of the result and of its arguments, since its formula may cancel inside
 a sum of ``n`` terms              ``gamma(h) * sum(|a_i|)``, ``h`` the smaller of ``n - 1`` and ``2 sqrt(n)``, or the
                                   height of a kernel's summation tree where that is larger
 another operator over many        its inputs and its result off by ``2 sqrt(n) + 4`` units
@@ -65,14 +66,20 @@ _EXACT = frozenset(
     "mode cummax cummin fmax fmin nan_to_num copysign scalar_tensor threshold_backward select_backward slice_backward "
     "max_pool2d_with_indices_backward unfold_copy hardtanh repeat_interleave unbind_copy new_empty_strided "
     "value_selecting_reduction_backward masked_select view_as_real isnan isinf "
-    "_local_scalar_dense resize set".split()
+    "_local_scalar_dense resize set _unsafe_view view_copy reshape_copy expand_copy permute_copy".split()
 )
 
 #: Sums of products of their arguments: the operator on magnitudes gives the sum of magnitudes.
 _LINEAR = frozenset(
     "sum mean mm bmm addmm baddbmm addmv mv dot vdot convolution cumsum index_add scatter_add trace "
     "embedding_dense_backward avg_pool2d _adaptive_avg_pool2d avg_pool2d_backward _adaptive_avg_pool2d_backward "
-    "nansum addbmm".split()
+    "nansum addbmm addcmul addcdiv".split()
+)
+
+#: Operators on single elements whose result has one right rounding, or nearly so: their error is relative.
+_PLAIN = frozenset(
+    "add sub rsub mul div true_divide reciprocal sqrt rsqrt square pow fmod remainder floor_divide ldexp _to_copy "
+    "positive real imag view_as_complex complex polar hypot".split()
 )
 
 
@@ -104,18 +111,22 @@ def bounds_of(
     With ``upstream``, one gradient for each tensor among the results that is differentiable, gradients of the inputs
     that require grad follow the results. ``height`` is that of the tallest summation tree among the kernels that are
     judged. ``runs + 1`` executions in double precision, one more if numbers are drawn.
-    Never raises: where an operator cannot run so, the bounds are empty and say why.
+    Never raises: where an operator cannot run in double precision, all runs are in that of the program, whose own
+    rounding is then counted twice; where it cannot run so either, the bounds are empty and say why.
     """
-    try:
-        return _bounds(module, inputs, upstream, seed, runs, height)
-    except Exception as error:  # the operators of a program may refuse anything
-        said = str(error).strip().splitlines()
-        return Bounds((), (), f"{type(error).__name__}: {said[0] if said else ''}")
+    reason = ""
+    for wide in (True, False):
+        try:
+            return _bounds(module, inputs, upstream, seed, runs, height, wide)
+        except Exception as error:  # the operators of a program may refuse anything
+            said = str(error).strip().splitlines()
+            reason = reason or f"{type(error).__name__}: {said[0] if said else ''}"
+    return Bounds((), (), reason)
 
 
 def _bounds(
     module: GraphModule, inputs: Sequence[Any], upstream: Sequence[Any] | None, seed: int, runs: int,
-    height: int,
+    height: int, wide: bool,
 ) -> Bounds:  # fmt: skip
     drawn: list[Any] = []
     names: list[torch.dtype | None] = []
@@ -124,12 +135,12 @@ def _bounds(
         torch.manual_seed(seed)
         for value in first.values(inputs, upstream):
             names.append(value.dtype if isinstance(value, torch.Tensor) else None)
-    exact = _Run(module, None, drawn).values(inputs, upstream)
+    exact = _Run(module, None, drawn, wide=wide).values(inputs, upstream)
     deviation = [None if value is None else torch.zeros(value.shape, dtype=torch.float64) for value in exact]
     for number in range(runs):
         generator = torch.Generator().manual_seed(1 + number)
         for place, (value, other) in enumerate(
-            zip(exact, _Run(module, generator, drawn, height=height).values(inputs, upstream), strict=True)
+            zip(exact, _Run(module, generator, drawn, height=height, wide=wide).values(inputs, upstream), strict=True)
         ):
             if value is not None and other is not None:
                 deviation[place] = torch.maximum(deviation[place], _distance(value, other))
@@ -167,15 +178,15 @@ class _Run(Interpreter):
 
     def __init__(
         self, module: GraphModule, generator: torch.Generator | None, drawn: list[Any], recording: bool = False,
-        height: int = 0,
+        height: int = 0, wide: bool = True,
     ):  # fmt: skip
         super().__init__(module)
+        self.wide = wide and not recording
         widest = [node.val.dtype for node in module.graph if isinstance(node.val, TensorMeta)]
         units = [unit_roundoff(dtype) for dtype in map(_real, widest) if dtype.is_floating_point]
         unit = max(units, default=unit_roundoff("float32"))
-        self.mode = _Arithmetic(generator, drawn, recording, unit, height)
+        self.mode = _Arithmetic(generator, drawn, recording, unit, height, self.wide)
         self.default = self.mode.unit
-        self.recording = recording
         self.constants: dict[str, Any] = {}
 
     def run_node(self, node: Node) -> Any:
@@ -192,7 +203,7 @@ class _Run(Interpreter):
         if not isinstance(value, torch.Tensor):
             return value
         copied = value.detach().clone()
-        if not self.recording and copied.dtype in _ROUNDED:
+        if self.wide and copied.dtype in _ROUNDED:
             copied = copied.double()
         return copied.requires_grad_(value.requires_grad)
 
@@ -231,9 +242,9 @@ class _Arithmetic(TorchDispatchMode):
         return False  # torch would otherwise import its own compiler to wrap __torch_dispatch__
 
     def __init__(self, generator: torch.Generator | None, drawn: list[Any], recording: bool, unit: float,
-                 height: int):  # fmt: skip
+                 height: int, wide: bool):  # fmt: skip
         super().__init__()
-        self.height = height
+        self.height, self.wide = height, wide
         self.generator, self.recording, self.unit = generator, recording, unit
         self.drawn, self.position = drawn, 0
 
@@ -246,14 +257,15 @@ class _Arithmetic(TorchDispatchMode):
             return result
         if is_random(func):
             return self._replayed(func, args, kwargs)
-        args, kwargs = _in_double(args), _in_double(kwargs)
+        if self.wide:
+            args, kwargs = _in_double(args), _in_double(kwargs)
         if self.generator is None:
             return func(*args, **kwargs)
         return self._with_error(func, args, kwargs)
 
     def _replayed(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
         """What the ordinary run drew; where results are made of the first argument too (dropout), they follow it."""
-        kept = _in_double(self.drawn[self.position])
+        kept = _in_double(self.drawn[self.position]) if self.wide else self.drawn[self.position]
         self.position += 1
         if func._opname == "native_dropout":
             scale = 1 / (1 - args[1]) if args[1] < 1 else 0.0
@@ -284,7 +296,9 @@ class _Arithmetic(TorchDispatchMode):
             return self._off(func, args, kwargs, result, self.unit, gamma(height, self._accumulate()), magnitudes)
         if size <= smallest and not _reduces(name):
             units = ULPS.get(name, 0) + POINTWISE_UNITS
-            return self._off(func, args, kwargs, result, units * self.unit)
+            plain = name in ULPS or name in _PLAIN
+            room = None if plain else rebuild(result, [_room(leaf, tensors) for leaf in leaves])
+            return self._off(func, args, kwargs, result, units * self.unit, units * self.unit, room)
         count = max(size // max(smallest, 1), *(max(x.shape, default=1) for x in tensors), 1)
         units = (2 * math.sqrt(count) + 4) * min(self.unit, unit_roundoff("float32"))
         if not written_arguments(func, args, kwargs):
@@ -329,6 +343,26 @@ class _Arithmetic(TorchDispatchMode):
 
 def _rounds(tensor: torch.Tensor) -> bool:
     return tensor.dtype.is_floating_point or tensor.dtype.is_complex
+
+
+def _room(leaf: Any, tensors: Sequence[torch.Tensor]) -> Any:
+    """What the error of a composed function is relative to, besides its result: its arguments; of a derivative, the
+    upstream gradient times what it multiplies."""
+    if not isinstance(leaf, torch.Tensor) or not _rounds(leaf):
+        return leaf
+    fitting = [x.abs().double() for x in tensors if _fits(x.shape, leaf.shape)]
+    if not fitting:
+        return leaf.abs()
+    size = fitting[0]
+    if len(fitting) > 1:
+        size = size * (1 + sum(fitting[1:]))
+    return torch.where(size.isfinite(), size, 0.0).expand(leaf.shape)
+
+
+def _fits(shape: Sequence[int], other: Sequence[int]) -> bool:
+    """Whether a tensor of one shape broadcasts to another."""
+    ends = zip(reversed(shape), reversed(other), strict=False)
+    return len(shape) <= len(other) and all(extent in (1, wanted) for extent, wanted in ends)
 
 
 def _kept(result: Any) -> Any:

@@ -17,7 +17,7 @@ import torch
 
 from ..capture.record import Capture
 from ..errors import OptionError
-from ..specialize.structure import children, rebuild_container
+from ..specialize.structure import argument_leaves, children, rebuild_container
 from .agreement import Agreement, Difference, compare
 
 
@@ -58,6 +58,8 @@ class Sample:
         self.flat = capture.bind(args, kwargs)
         self.input_names = [taken.path for taken in capture.inputs]
         self.free = [x for x, taken in zip(self.flat, capture.inputs, strict=True) if taken.is_free]
+        found = [leaf.value for leaf in argument_leaves(args, kwargs, str)]
+        self.generators = [x for x in found if isinstance(x, torch.Generator)]
         self.trains = torch.is_grad_enabled() and any(x.requires_grad for x in self.flat)
         self.upstream: list[torch.Tensor | None] = []
 
@@ -67,6 +69,7 @@ class Sample:
         """Run ``call`` on copies of the arguments. What it raises passes through; memory is put back in any case."""
         args, kwargs = self.copies()
         kept = _snapshot(self.free)
+        states = [(generator, generator.get_state()) for generator in self.generators]
         try:
             with torch.random.fork_rng(devices=[]), _python_numbers(self.seed):
                 torch.manual_seed(self.seed)
@@ -74,6 +77,8 @@ class Sample:
                 return self._observation(result, self.capture.bind(args, kwargs))
         finally:
             _restore(kept)
+            for generator, state in states:
+                generator.set_state(state)
 
     def flat_copies(self) -> list[torch.Tensor]:
         """The flat inputs of a region, free tensors included, all copied."""

@@ -50,6 +50,8 @@ def run(compilation: Compilation, name: str) -> Any:
     try:
         with torch.random.fork_rng(devices=[]), torch.set_grad_enabled(compilation.trains):
             compilation.records[name] = RUN[name](compilation)
+            if compilation.capture is not None:
+                compilation.capture.rewind()  # a stage that runs the sample draws from generators of the caller's, too
     except Exception as error:
         said = str(error).strip().splitlines()
         raise StageFailed(name, error, f"{type(error).__name__}: {said[0] if said else ''}") from error
