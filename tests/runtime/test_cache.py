@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import signal
 import stat
 import threading
 import time
@@ -314,18 +315,28 @@ def test_whoever_holds_a_lock_for_ever_does_not_stop_the_others(cache_dir, monke
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
-def test_a_forked_child_does_not_keep_its_parents_lock(cache_dir):
-    with cache.locked(KEY):
-        reader, writer = os.pipe()
-        child = os.fork()
-        if child == 0:
-            os.read(reader, 1)  # lives longer than the lock
-            os._exit(0)
+@pytest.mark.parametrize("ends", ["killed", "releases"])
+def test_a_forked_child_does_not_keep_its_parents_lock(cache_dir, ends):
+    """A file lock belongs to everybody who has the file open: a worker that was forked meanwhile would keep it."""
+    stay, ready = os.pipe(), os.pipe()
+    holder = os.fork()
+    if holder == 0:
+        with cache.locked(KEY):
+            if os.fork() == 0:  # lives longer than the lock
+                os.close(stay[1])
+                os.read(stay[0], 1)
+                os._exit(0)
+            time.sleep(0.05)
+            if ends == "killed":
+                os.write(ready[1], b"x")
+                os.kill(os.getpid(), signal.SIGKILL)
+        os.write(ready[1], b"x")
+        os._exit(0)
+    os.read(ready[0], 1)
+    os.waitpid(holder, 0)
     assert not cache_entries.is_held(cache_dir / "locks" / KEY)
-    with cache.locked(KEY):
-        pass
-    os.write(writer, b"x")
-    assert os.waitpid(child, 0)[1] == 0
+    for end in (*stay, *ready):
+        os.close(end)
 
 
 def test_where_files_cannot_be_locked_everybody_builds(cache_dir, monkeypatch):
