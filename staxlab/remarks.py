@@ -42,6 +42,8 @@ def stage_ended(compilation: Compilation, stage: Stage) -> None:
 
         return f"{name}: {stage.title} {milliseconds:.1f} ms: {summary(stage.name, record)}".removesuffix(": ")
 
+    if stage.name == "artifact" and compilation.restored:
+        logs.say("stages", lambda: f"{name}: {compilation.restored_text}")
     logs.say("stages", line)
     for topic, told in _TOLD.get(stage.name, ()):
         logs.say(topic, lambda told=told: f"{name}, {stage.title} ({stage.section}):\n{told(record)}")

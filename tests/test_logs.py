@@ -60,6 +60,13 @@ def test_an_unknown_topic_warns_once_with_the_nearest(monkeypatch):
     assert logs.enabled("cache") and not logs.enabled("recompiles")
 
 
+def test_several_threads_that_notice_a_new_value_warn_once():
+    with pytest.warns(UserWarning, match="no topic 'nonsense'") as caught:
+        for _ in range(2):  # as the second of two threads that were both about to
+            logs._attached.attend_to("nonsense")
+    assert len(caught) == 1
+
+
 def test_an_application_s_own_logging_hears_the_same(caplog):
     with caplog.at_level(logging.DEBUG, logger="staxlab.fusion"):
         logs.say("fusion", lambda: "two nodes")
@@ -130,6 +137,18 @@ def test_every_stage_says_what_it_delivered(said_by):
     for topic in ("graph", "transforms", "operators", "loops", "fusion", "memory", "kernels", "wrapper"):
         assert f"[{topic}] f, " in said, topic
     assert "%mul" in said and 'extern "C"' in said and "def call(" in said
+
+
+def test_a_restored_region_says_so(plans, monkeypatch, capsys):
+    def f(x):
+        return x.exp().sum()
+
+    staxlab.explain(f, torch.ones(4))
+    monkeypatch.setenv(logs.VARIABLE, "stages")
+    compilation = staxlab.explain(f, torch.ones(4))
+    said = capsys.readouterr().err
+    assert compilation.restored and "Loop IR" not in said
+    assert f"[stages] f: restored from the cache, key {compilation.plan_key}: loops, schedule" in said
 
 
 def test_a_training_region_says_its_joint_graph_and_its_backward_half(said_by):

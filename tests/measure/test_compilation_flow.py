@@ -58,7 +58,8 @@ def test_a_restored_region_did_not_run_the_stages_in_its_plan(plans):
     states = {step.name: step.state for step in again.steps}
     assert [name for name, state in states.items() if state == RESTORED] == ["loops", "schedule", "kernels", "wrapper"]
     assert "loops" not in compilations[1].records, "looking at the path makes no record"
-    assert again.ways()["library"] >= 1 and all(kernel.origins for kernel in again.kernels)
+    assert again.ways()["library"] == 1, "a call with two results is one"
+    assert all(kernel.origins for kernel in again.kernels if kernel.hit is not None)
 
 
 def test_what_the_cache_had_is_told(flow):
