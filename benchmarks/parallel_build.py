@@ -4,8 +4,8 @@
 
 Two regions of a dozen kernels or more, each in a fresh process with an empty cache: in C++, compiled and run at the
 first call; in Triton for a GPU that need not be here, compiled to machine code (``sm_90``). The numbers of workers take
-turns, and so does ``torch.compile`` on the first region with as many of its own. A ratio is of two processes of one round, and
-its interval that of the median (Proposition 13.2).
+turns, and so does ``torch.compile`` on the first region with as many of its own. A ratio is of two processes of one
+round, and its interval that of the median (Proposition 13.2).
 
 What bounds a build is computed from the very durations it had, so a machine on which two compilers slow each other down
 shows as more *work*, not as a build that misses its bounds. One Triton worker is the parent compiling alone, in which

@@ -183,7 +183,7 @@ def _submitted(parts: list[Part], tools: toolchain.Toolchain, record: Recorder) 
 
         pool = workers.pool()
         futures = {part[0].name: pool.submit(work, part, record.now()) for part in parts}
-        return workers.gather(futures, group)
+        return workers.gather(futures)
 
 
 _INCLUDED = re.compile(r'^#include "(staxlab_\w+\.h)"', re.MULTILINE)

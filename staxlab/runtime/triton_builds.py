@@ -62,5 +62,5 @@ def compile_kernels(
 
         pool = workers.pool()
         order = sorted(missing.values(), key=lambda entry: len(entry[1].lines), reverse=True)
-        found = workers.gather({at: pool.submit(work, kernel, job, record.now()) for at, kernel, job in order}, group)
+        found = workers.gather({at: pool.submit(work, kernel, job, record.now()) for at, kernel, job in order})
     return {position: error for position, error in found.items() if error is not None}

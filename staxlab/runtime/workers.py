@@ -117,9 +117,9 @@ def pool() -> Pool:
         return _pools[count]
 
 
-def gather(futures: Mapping[Any, Future], group: ProcessGroup) -> dict[Any, Any]:
-    """The results, by name. The first failure, or Ctrl-C, ends what else is under way (``group``), and is raised; of
-    several failures, that of the kernel submitted first."""
+def gather(futures: Mapping[Any, Future]) -> dict[Any, Any]:
+    """The results, by name. The first failure is raised, or Ctrl-C, and what was not begun never is: of several
+    failures, that of the kernel submitted first. What is under way ends with the group of its build."""
     progress = Progress(len(futures))
     try:
         while True:
@@ -129,10 +129,8 @@ def gather(futures: Mapping[Any, Future], group: ProcessGroup) -> dict[Any, Any]
                 break
     finally:
         progress.end()
-        if any(not future.done() for future in futures.values()):
-            for future in futures.values():
-                future.cancel()
-            group.kill()
+        for future in futures.values():
+            future.cancel()
     found = {}
     for name, future in futures.items():
         if not future.done() or future.cancelled() or isinstance(future.exception(), Abandoned):

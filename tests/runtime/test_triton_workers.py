@@ -210,6 +210,30 @@ def test_a_worker_ends_with_its_parent_however_that_ends(repository):
         time.sleep(0.05)
 
 
+FORKED = """
+import os, sys, threading, time
+from staxlab.runtime import workers
+from tests.runtime.test_build_interrupted import alive
+def pid():
+    thread = threading.current_thread()
+    thread.process = thread.process or workers.TritonProcess()
+    return thread.process.process.pid
+first = workers.pool().submit(pid).result()
+child = os.fork()
+if child == 0:
+    os._exit(0 if not workers._pools else 1)
+status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+time.sleep(0.5)
+sys.exit(status or not (alive(first) and workers.pool().submit(pid).result() == first))
+"""
+
+
+def test_a_forked_child_leaves_the_parents_processes_alone(repository):
+    environment = {**os.environ, "PYTHONPATH": str(repository), "STAXLAB_BUILD_WORKERS": "1"}
+    done = subprocess.run([sys.executable, "-c", FORKED], env=environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+
+
 def test_a_build_for_a_device_compiles_ahead_what_it_will_launch(kernels, monkeypatch):
     """What ``build`` does where there is a GPU, up to the launch."""
     from staxlab.codegen.kernel import KernelSet
