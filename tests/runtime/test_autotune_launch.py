@@ -6,6 +6,7 @@ The device is Triton's interpreter and the clock is a table; nothing else differ
 from __future__ import annotations
 
 import json
+import logging
 import math
 import os
 import warnings
@@ -92,6 +93,16 @@ def tuned(device, method="candidates", function=example_1_1, inputs=(X, W), **mo
         layout = compilation.schedule.layouts[buffer]
         buffers.setdefault(buffer, torch.full(layout.shape, 77.0, dtype=layout.dtype))
     return launcher, [buffers[argument.buffer] for argument in kernel.arguments]
+
+
+def test_what_was_measured_and_what_was_recorded_are_told(cache_dir, caplog):
+    with caplog.at_level(logging.DEBUG, logger="staxlab.autotune"):
+        for _ in range(2):
+            launcher, tensors = tuned(Device(lambda c: 1e-3 / c[-1]))
+            launcher(*tensors)
+    measured, recorded = (record.getMessage() for record in caplog.records if record.name == "staxlab.autotune")
+    assert measured.startswith(f"{launcher.kernel.name}: ") and "recorded: " not in measured
+    assert recorded.startswith(f"{launcher.kernel.name}: ") and "recorded: " in recorded
 
 
 @pytest.mark.parametrize("method", SEARCH_METHODS)
