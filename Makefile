@@ -14,7 +14,7 @@ TOUR_ARGS ?=
 BENCH_ARGS ?=
 SANITIZER_ARGS ?=
 LAB_ARGS ?= $(shell [ "$$(id -u)" = 0 ] && echo --allow-root)
-EXTRAS := notebook,gpu,grading,proof,polyhedral,dev
+EXTRAS := notebook,gpu,grading,proof,polyhedral,backends,dev
 BIN := $(VENV)/bin
 
 # The stamp's name is a checksum of what decides the installation, so an unchanged environment is never reinstalled

@@ -59,7 +59,7 @@ for _name, _kind in {
     "exp": "Exp", "log": "Log", "sqrt": "Sqrt", "sin": "Sin", "cos": "Cos", "tan": "Tan", "asin": "Asin",
     "acos": "Acos", "atan": "Atan", "sinh": "Sinh", "cosh": "Cosh", "asinh": "Asinh", "acosh": "Acosh",
     "atanh": "Atanh", "erf": "Erf", "tanh": "Tanh", "sigmoid": "Sigmoid", "neg": "Neg", "abs": "Abs",
-    "reciprocal": "Reciprocal", "bitwise_not": "BitwiseNot",
+    "reciprocal": "Reciprocal",
 }.items():  # fmt: skip
     _rule(_name)(_unary(_kind))
 
@@ -195,6 +195,7 @@ def _bitwise(kind: str, logical: str) -> Rule:
     return rule
 
 
+_rule("bitwise_not")(_bitwise("BitwiseNot", "Not"))
 for _name in ("and", "or", "xor"):
     _spelled = _name.capitalize()
     _rule(f"bitwise_{_name}.Tensor", f"bitwise_{_name}.Scalar")(_bitwise(f"Bitwise{_spelled}", _spelled))

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -38,6 +39,14 @@ _LIBRARY = {
     "atan2": "atan2", "hypot": "hypot", "copysign": "copysign", "nextafter": "nextafter", "fmod": "fmod",
     "pow": "pow",
 }  # fmt: skip
+
+
+@lru_cache(maxsize=1)
+def _analyzer() -> Any:
+    from tvm.sym import Analyzer
+
+    return Analyzer()
+
 
 MOST_NODES = 48  # of an expression, before it is given a name
 
@@ -158,6 +167,25 @@ class TvmOps(Ops):
     def _is_nan(self, x: Any) -> Any:
         return self.tirx.isnan(x) if self.dtype_of(x).is_floating_point else self.tirx.const(False, "bool")
 
+    def _kept(self, node: Any, x: Any, y: Any) -> Any:
+        """``node(x, y)``, which TVM must not simplify as if floating-point numbers were real ones: ``x - x`` and
+        ``x * 0`` to 0, ``x == x`` to true. Where it would, it is not shown what the operands are."""
+        made = node(x, y)
+        immediate = (self.tirx.FloatImm, self.tirx.IntImm)
+        if not self.dtype_of(x).is_floating_point or isinstance(x, immediate) and isinstance(y, immediate):
+            return made
+        if isinstance(_analyzer().simplify(made), immediate):
+            return node(
+                self._hidden(x) if isinstance(x, immediate) else x, y if isinstance(x, immediate) else self._hidden(y)
+            )
+        return made
+
+    def _hidden(self, x: Any) -> Any:
+        """The very value of ``x``, as a call: ``x * 1 + -0.0`` in one rounding, which LLVM sees through."""
+        dtype = self.dtype_of(x)
+        one, zero = self._one(x), self.constant(-0.0, dtype)
+        return self.tirx.call_llvm_pure_intrin(NAMES[dtype], "llvm.fma", x, one, zero)
+
     def _neg(self, x: Any) -> Any:
         return self.tirx.Mul(x, self.constant(-1, self.dtype_of(x)))
 
@@ -170,7 +198,7 @@ class TvmOps(Ops):
         return self.tirx.Select(self.tirx.any(x > self._zero(x), self._is_nan(x)), x, self._zero(x))
 
     def _square(self, x: Any) -> Any:
-        return self.tirx.Mul(x, x)
+        return self._mul(x, x)
 
     def _reciprocal(self, x: Any) -> Any:
         return self.tirx.Div(self._one(x), x)
@@ -195,16 +223,16 @@ class TvmOps(Ops):
         return self.tirx.EQ(self.tirx.abs(x), self.constant(math.inf, self.dtype_of(x)))
 
     def _add(self, x: Any, y: Any) -> Any:
-        return self.tirx.Add(x, y)
+        return self._kept(self.tirx.Add, x, y)
 
     def _sub(self, x: Any, y: Any) -> Any:
-        return self.tirx.Sub(x, y)
+        return self._kept(self.tirx.Sub, x, y)
 
     def _mul(self, x: Any, y: Any) -> Any:
-        return self.tirx.Mul(x, y)
+        return self._kept(self.tirx.Mul, x, y)
 
     def _truediv(self, x: Any, y: Any) -> Any:
-        return self.tirx.Div(x, y)
+        return self._kept(self.tirx.Div, x, y)
 
     def _floordiv(self, x: Any, y: Any) -> Any:
         if self.dtype_of(x).is_floating_point:
@@ -219,7 +247,7 @@ class TvmOps(Ops):
         if not dtype.is_floating_point:
             return self.tirx.FloorMod(x, y)
         rest, zero = self._from_library("fmod", dtype, (x, y)), self._zero(x)
-        wrong = self.tirx.all(self.tirx.NE(rest, zero), self.tirx.NE(rest < zero, y < zero))
+        wrong = self.tirx.all(self.tirx.NE(rest, zero), self._logical_xor(rest < zero, y < zero))
         return self.tirx.Select(wrong, self.tirx.Add(rest, y), rest)
 
     def _fmod(self, x: Any, y: Any) -> Any:
@@ -239,25 +267,25 @@ class TvmOps(Ops):
         return self.tirx.Select(self.tirx.any(self._is_nan(y), x < y), x, y)
 
     def _eq(self, x: Any, y: Any) -> Any:
-        return self.tirx.EQ(x, y)
+        return self._kept(self.tirx.EQ, x, y)
 
     def _ne(self, x: Any, y: Any) -> Any:
         """TVM's is false if one is NaN."""
         if not self.dtype_of(x).is_floating_point:
             return self.tirx.NE(x, y)
-        return self.tirx.any(self.tirx.NE(x, y), self._is_nan(x), self._is_nan(y))
+        return self.tirx.any(self._kept(self.tirx.NE, x, y), self._is_nan(x), self._is_nan(y))
 
     def _lt(self, x: Any, y: Any) -> Any:
-        return self.tirx.LT(x, y)
+        return self._kept(self.tirx.LT, x, y)
 
     def _le(self, x: Any, y: Any) -> Any:
-        return self.tirx.LE(x, y)
+        return self._kept(self.tirx.LE, x, y)
 
     def _gt(self, x: Any, y: Any) -> Any:
-        return self.tirx.GT(x, y)
+        return self._kept(self.tirx.GT, x, y)
 
     def _ge(self, x: Any, y: Any) -> Any:
-        return self.tirx.GE(x, y)
+        return self._kept(self.tirx.GE, x, y)
 
     def _logical_and(self, x: Any, y: Any) -> Any:
         return self.tirx.And(x, y)
@@ -266,7 +294,7 @@ class TvmOps(Ops):
         return self.tirx.Or(x, y)
 
     def _logical_xor(self, x: Any, y: Any) -> Any:
-        return self.tirx.NE(x, y)
+        return self.tirx.NE(x.astype("int32"), y.astype("int32"))
 
     def _bitwise_and(self, x: Any, y: Any) -> Any:
         return self.tirx.And(x, y) if self.dtype_of(x) == torch.bool else x & y
@@ -275,7 +303,7 @@ class TvmOps(Ops):
         return self.tirx.Or(x, y) if self.dtype_of(x) == torch.bool else x | y
 
     def _bitwise_xor(self, x: Any, y: Any) -> Any:
-        return self.tirx.NE(x, y) if self.dtype_of(x) == torch.bool else x ^ y
+        return self._logical_xor(x, y) if self.dtype_of(x) == torch.bool else x ^ y
 
     def _bitwise_left_shift(self, x: Any, y: Any) -> Any:
         return x << y

@@ -116,6 +116,9 @@ RENDERERS: dict[str, str] = {
     "Contents": "cache_browser",
     "Verification": "cache_browser",
     "CompilationFlow": "pipeline_flow",
+    "BackendTable": "backends",
+    "ModeTable": "backends",
+    "Delegated": "backends",
     "BirthdayBound": "birthday",
     "Compilation": "explorer",
 }
