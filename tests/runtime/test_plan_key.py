@@ -40,6 +40,7 @@ def small(scale=2.0, **changes):
         "offset": 0, "dim": [-1], "operator": aten.mul.Tensor, "origin": 1, "name": "product", "number": 3.5,
         "vector": torch.arange(8.0), "location": SourceLocation("f.py", 3, "return x"), "memories": ("sum_1",),
         "versions": (1, 0), "apart": frozenset({"x", "w"}), "write": True, "keyword": False, "result": (8, 1),
+        "listed": True,
     }  # fmt: skip
     assert changes.keys() <= given.keys()
     given |= changes
@@ -64,7 +65,7 @@ def small(scale=2.0, **changes):
     graph.set_output((total,))
     module = GraphModule(graph, constants)
     return OperatorGraph(
-        module, (meta, meta), writes, memories=given["memories"], versions=given["versions"], apart=given["apart"]
+        module, (meta, meta), writes if given["listed"] else (), memories=given["memories"], versions=given["versions"], apart=given["apart"]
     )
 
 
@@ -72,7 +73,7 @@ CHANGES = {
     "shape": (8, 4), "stride": (1, 4), "dtype": torch.float64, "device": "cuda", "requires_grad": True, "offset": 1,
     "dim": [0], "operator": aten.add.Tensor, "origin": 2, "name": "product_1", "number": 3.25,
     "vector": torch.arange(9.0), "memories": ("x",), "versions": (2, 0), "apart": frozenset({"x"}), "write": False,
-    "keyword": True, "result": (1, 4),
+    "keyword": True, "result": (1, 4), "listed": False,
 }  # fmt: skip
 
 
