@@ -65,7 +65,12 @@ def small(scale=2.0, **changes):
     graph.set_output((total,))
     module = GraphModule(graph, constants)
     return OperatorGraph(
-        module, (meta, meta), writes if given["listed"] else (), memories=given["memories"], versions=given["versions"], apart=given["apart"]
+        module,
+        (meta, meta),
+        writes if given["listed"] else (),
+        memories=given["memories"],
+        versions=given["versions"],
+        apart=given["apart"],
     )
 
 
