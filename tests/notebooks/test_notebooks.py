@@ -142,6 +142,22 @@ LIVE = {
             "TransformLog",
         },
     ),
+    "11_caching_and_fallback": (
+        14,
+        {
+            "Feedback",
+            "BirthdayBound",
+            "Contents",
+            "BuildReport",
+            "ListSchedule",
+            "CompilationFlow",
+            "ModeTable",
+            "BackendTable",
+            "Location",
+            "DispatchReport",
+            "Comparison",
+        },
+    ),
     "12_discussion": (
         18,
         {
