@@ -267,6 +267,9 @@ def test_programs_with_one_text_are_told_apart(monkeypatch):
     weights = [torch.nn.Linear(4, 4), torch.nn.Linear(4, 4)]
     restored += [check(lambda x, weight=weight: torch.relu(weight(x)).detach()) for weight in weights]
     restored += [check(lambda x, literal=literal: x * torch.tensor(literal)) for literal in (0.5, 0.25)]
+    # A vector is read from memory, so these two share a plan, and each has its own numbers.
+    restored += [check(lambda x, v=v: x * torch.tensor(v)) for v in ([1.0, 2.0, 3.0, 4.0], [4.0, 3.0, 2.0, 1.0])]
     assert all(compilation.restored for compilation in restored)
-    assert restored[-4].plan_key == restored[-3].plan_key  # two layers that are alike but for their numbers
-    assert len({compilation.plan_key for compilation in restored}) >= len(restored) - 3
+    assert restored[-6].plan_key == restored[-5].plan_key  # two layers that are alike but for their numbers
+    assert restored[-2].plan_key == restored[-1].plan_key != restored[-3].plan_key
+    assert len({compilation.plan_key for compilation in restored}) >= len(restored) - 4
