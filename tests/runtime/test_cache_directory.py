@@ -92,9 +92,9 @@ def shared_group(path: Path) -> Path:
 
 
 def behind_a_link(path: Path) -> Path:
-    world_writable(path)
+    """Everything above the link is private, and what it leads to is not."""
     link = path.with_name("link")
-    link.symlink_to(path)
+    link.symlink_to(below_a_world_writable(path))
     return link
 
 
