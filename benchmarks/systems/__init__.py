@@ -12,6 +12,7 @@ and named.
 :mod:`.dynamo`     TorchDynamo with a backend that counts the graphs it is given
 :mod:`.xla`        JAX: how often a function is traced; its jaxpr, its HLO before and after XLA's optimisation
 :mod:`.halide`     algorithms and schedules, apart; the loops that Halide makes of them
+:mod:`.tvm`        TVM's loops before and after its schedule rules
 :mod:`.timing`     the peers of a side-by-side run
 =================  ====================================================================================================
 """

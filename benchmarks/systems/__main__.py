@@ -22,7 +22,7 @@ from benchmarks.systems.programs import PROGRAMS, Program, sequence_text
 FORMAT = "staxlab-systems-1"
 TIMES_FORMAT = "staxlab-systems-times-1"
 #: In this order they stand in tables. The first three are given programs; all show what becomes of the functions.
-SYSTEMS = ("own", "dynamo", "xla", "halide")
+SYSTEMS = ("own", "dynamo", "xla", "halide", "tvm")
 WATCHED = SYSTEMS[:3]
 #: The sizes at which structure is looked at.
 ROWS, COLUMNS = 64, 2048
@@ -97,6 +97,8 @@ def timed(options: argparse.Namespace) -> dict[str, Any]:
     peers = [peer for peer in timing.compared_peers() if wanted is None or peer.name in wanted]
     cases, complete = [], True
     for case in timing.compared_cases():
+        if options.cases and case.name not in options.cases.split(","):
+            continue
         size = options.size or case.size
         print(f"{case.title}, {size[0]}x{size[1]}")
         result = harness.run_case(case, size, peers, settings)
@@ -121,6 +123,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     clock.add_argument("--readings", type=int, default=15, help="readings per round and peer (default 15)")
     clock.add_argument("--threads", type=int, help="cores of the process, hence of every peer's pool")
     clock.add_argument("--peers", default="", help="only these, separated by commas")
+    clock.add_argument("--cases", default="", help="only these functions, separated by commas")
     for command in (watch, clock):
         command.add_argument("--out", type=Path, help="write JSON")
     options = parser.parse_args(arguments)

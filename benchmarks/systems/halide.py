@@ -5,7 +5,7 @@ says nothing about loops. A *schedule* then decides loops, memory and threads, a
 order of additions, where it is asked to). There are two for every algorithm:
 
 ``stage by stage``   every stage is computed whole before the next begins, as eager PyTorch runs its operators
-``by rows``          a row (or a tile) goes through all stages while it is in the cache; vectors inside, threads outside
+``piece by piece``   a row, or a tile, goes through all stages while it is in the cache; vectors inside, threads outside
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ import os
 import re
 import tempfile
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 name, title = "halide", "Halide"
-STAGES, ROWS = "stage by stage", "by rows"
-SCHEDULES = (STAGES, ROWS)
-TILE = 16
+STAGES, PIECES = "stage by stage", "piece by piece"
+SCHEDULES = (STAGES, PIECES)
 
 
 def missing() -> str | None:
@@ -47,19 +47,23 @@ def target() -> Any:
     return hl.Target("-".join(["x86-64-linux", *features]))
 
 
-@dataclass
+@dataclass(frozen=True)
 class Pipeline:
-    """The stages of a function. ``result`` has the coordinates ``row`` and, unless it is summed away, ``column``;
-    ``sums`` are the stages that add up or compare along ``along``; ``between`` the others before the result."""
+    """An algorithm: its inputs, its stages from the first to the result, what its variables are called in a schedule,
+    and whether columns are summed away."""
 
     inputs: tuple[Any, ...]
-    result: Any
-    row: Any
-    column: Any
-    along: Any = None
-    sums: tuple[Any, ...] = ()
-    between: tuple[Any, ...] = ()
-    shape: Callable[[int, int], list[int]] = field(default=lambda rows, columns: [columns, rows])
+    stages: tuple[Any, ...]
+    names: SimpleNamespace
+    sums_columns: bool = False
+
+    @property
+    def result(self) -> Any:
+        return self.stages[-1]
+
+    def extents(self, rows: int, columns: int) -> list[int]:
+        """Of the result, the contiguous dimension first, as Halide counts them."""
+        return [rows] if self.sums_columns else [columns, rows]
 
 
 # --- Algorithms -------------------------------------------------------------------------------------------------------
@@ -69,27 +73,27 @@ def example_1_1() -> Pipeline:
     import halide as hl
 
     x, w = (hl.ImageParam(hl.Float(32), 2, name) for name in "xw")
-    i, j, k = hl.Var("i"), hl.Var("j"), hl.RDom([(0, x.width())], "k")
+    i, j, k = hl.Var("i"), hl.Var("j"), hl.RDom([(0, x.width())], "k").x
     h, s = hl.Func("h"), hl.Func("s")
     h[j, i] = hl.max(x[j, i] + w[j, i], 0.0) * 2.0
     s[i] = 0.0
-    s[i] += h[k.x, i]
-    return Pipeline((x, w), s, i, j, k.x, (s,), (h,), lambda rows, columns: [rows])
+    s[i] += h[k, i]
+    return Pipeline((x, w), (h, s), SimpleNamespace(i=i, k=k, s=s), sums_columns=True)
 
 
 def softmax() -> Pipeline:
     import halide as hl
 
     x = hl.ImageParam(hl.Float(32), 2, "x")
-    i, j, k = hl.Var("i"), hl.Var("j"), hl.RDom([(0, x.width())], "k")
+    i, j, k = hl.Var("i"), hl.Var("j"), hl.RDom([(0, x.width())], "k").x
     m, e, s, p = (hl.Func(name) for name in "mesp")
     m[i] = hl.f32(float("-inf"))
-    m[i] = hl.max(m[i], x[k.x, i])
+    m[i] = hl.max(m[i], x[k, i])
     e[j, i] = hl.exp(x[j, i] - m[i])
     s[i] = 0.0
-    s[i] += e[k.x, i]
+    s[i] += e[k, i]
     p[j, i] = e[j, i] / s[i]
-    return Pipeline((x,), p, i, j, k.x, (m, s), (e,))
+    return Pipeline((x,), (m, e, s, p), SimpleNamespace(i=i, j=j, k=k, m=m, e=e, s=s, p=p))
 
 
 def transpose_add() -> Pipeline:
@@ -100,7 +104,7 @@ def transpose_add() -> Pipeline:
     t, a = hl.Func("t"), hl.Func("a")
     t[j, i] = w[i, j]
     a[j, i] = x[j, i] + t[j, i]
-    return Pipeline((x, w), a, i, j, between=(t,))
+    return Pipeline((x, w), (t, a), SimpleNamespace(i=i, j=j, t=t, a=a))
 
 
 ALGORITHMS: Mapping[str, Callable[[], Pipeline]] = {
@@ -112,47 +116,61 @@ ALGORITHMS: Mapping[str, Callable[[], Pipeline]] = {
 
 
 def stage_by_stage(pipeline: Pipeline) -> None:
-    """Nothing but what keeps a stage from being computed again for every use."""
-    for stage in (*pipeline.between, *pipeline.sums):
+    for stage in pipeline.stages[:-1]:
         stage.compute_root()
 
 
-def by_rows(pipeline: Pipeline) -> None:
-    """One row, or one tile, at a time through all stages."""
+def example_1_1_by_rows(n: SimpleNamespace) -> None:
+    n.s.update().parallel(n.i)
+    in_lanes(n.s, n.k).compute_at(n.s, n.i)
+
+
+def softmax_by_rows(n: SimpleNamespace) -> None:
+    n.p.vectorize(n.j, vector()).parallel(n.i)
+    n.e.compute_at(n.p, n.i).vectorize(n.j, vector())
+    for stage in (n.m, n.s):
+        in_lanes(stage, n.k).compute_at(n.p, n.i)
+        stage.compute_at(n.p, n.i)
+
+
+def transpose_add_by_tiles(n: SimpleNamespace) -> None:
     import halide as hl
 
-    width = target().natural_vector_size(hl.Float(32))
-    row, column, result = pipeline.row, pipeline.column, pipeline.result
-    if pipeline.along is None:
-        (moved,) = pipeline.between
-        outer_row, outer_column = hl.Var("io"), hl.Var("jo")
-        result.tile(column, row, outer_column, outer_row, column, row, TILE, TILE).vectorize(column, width)
-        result.parallel(outer_row)
-        moved.compute_at(result, outer_column).vectorize(row, width)
-        return
-    for stage in pipeline.sums:
-        outer, inner, lane = hl.RVar("ko"), hl.RVar("ki"), hl.Var("lane")
-        partial = stage.update().split(pipeline.along, outer, inner, 4 * width).rfactor(inner, lane)
-        if stage is result:
-            result.update().parallel(row)
-            partial.compute_at(result, row)
-        else:
-            partial.compute_at(result, row)
-            stage.compute_at(result, row)
-        partial.vectorize(lane, width).update().vectorize(lane, width)
-    if pipeline.sums != (result,):
-        result.vectorize(column, width).parallel(row)
-        for stage in pipeline.between:
-            stage.compute_at(result, row).vectorize(column, width)
+    outer_i, outer_j = hl.Var("io"), hl.Var("jo")
+    n.a.tile(n.j, n.i, outer_j, outer_i, n.j, n.i, 16, 16).vectorize(n.j, vector()).parallel(outer_i)
+    n.t.compute_at(n.a, outer_j).vectorize(n.i, vector())
 
 
-HOW: Mapping[str, Callable[[Pipeline], None]] = {STAGES: stage_by_stage, ROWS: by_rows}
+def in_lanes(stage: Any, k: Any) -> Any:
+    """Several running results side by side, in vectors: a stage that is then merged into ``stage``."""
+    import halide as hl
+
+    outer, inner, lane = hl.RVar("ko"), hl.RVar("ki"), hl.Var("lane")
+    running = stage.update().split(k, outer, inner, 4 * vector()).rfactor(inner, lane)
+    running.vectorize(lane, vector()).update().vectorize(lane, vector())
+    return running
+
+
+def vector() -> int:
+    """Elements of a vector of float32."""
+    import halide as hl
+
+    return target().natural_vector_size(hl.Float(32))
+
+
+BY_PIECES: Mapping[str, Callable[[SimpleNamespace], None]] = {
+    "example_1_1": example_1_1_by_rows, "softmax_five_operators": softmax_by_rows,
+    "transpose_add": transpose_add_by_tiles,
+}  # fmt: skip
 
 
 def scheduled(case: str, schedule: str) -> Pipeline:
-    """The algorithm of a compared function under one of :data:`SCHEDULES`. KeyError for others."""
+    """The algorithm of a compared function under one of :data:`SCHEDULES`. KeyError for another function."""
     pipeline = ALGORITHMS[case]()
-    HOW[schedule](pipeline)
+    if schedule == STAGES:
+        stage_by_stage(pipeline)
+    else:
+        BY_PIECES[case](pipeline.names)
     return pipeline
 
 
@@ -198,7 +216,7 @@ def structure(rows: int, columns: int) -> dict[str, Any]:
         pipelines = {schedule: scheduled(case, schedule) for schedule in SCHEDULES}
         found[case] = {
             "algorithm": inspect.getsource(algorithm),
-            "schedules": {schedule: inspect.getsource(HOW[schedule]) for schedule in SCHEDULES},
+            "schedules": {STAGES: inspect.getsource(stage_by_stage), PIECES: inspect.getsource(BY_PIECES[case])},
             "loops": {schedule: loop_nest(pipeline) for schedule, pipeline in pipelines.items()},
             "lowered": {schedule: lowered(pipeline) for schedule, pipeline in pipelines.items()},
         }

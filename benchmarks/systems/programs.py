@@ -117,8 +117,11 @@ def f(x, k):
     return lax.cond(x.sum() > 0, lambda: x * k, lambda: x - k)
 """
 
+#: The first sequence of each program is the one that is shown.
 _SIGNS = tuple(
-    calls(*(f"{sign}4" for sign in signs)) for signs in itertools.product("+-", repeat=4) if len(set(signs)) == 2
+    calls(*(f"{sign}4" for sign in signs))
+    for signs in dict.fromkeys(["+-+-", *map("".join, itertools.product("+-", repeat=4))])
+    if len(set(signs)) == 2
 )
 _REPEATED = tuple(
     calls(*shapes)
@@ -138,7 +141,7 @@ _NUMBERS = tuple(
 _SHAPES = tuple(
     calls(*shapes)
     for shapes in (
-        ("+4", "+5", "+6"), ("+4", "+5", "+6", "+7"), ("+4", "+5", "+4", "+5"), ("+4", "+5", "+6", "+1"),
+        ("+4", "+5", "+6", "+1"), ("+4", "+5", "+6"), ("+4", "+5", "+6", "+7"), ("+4", "+5", "+4", "+5"),
         ("+4x2", "+5x2", "+6x2", "+7x2"), ("+4x2", "+5x2", "+5x3", "+6x3"), ("+4x2", "+4x3", "+5x3", "+6x4"),
         ("+4", "+4x2", "+5", "+5x2"), ("+4", "+4x1", "+6", "+6x1"), ("+8", "+4", "+2", "+1"), ("+1", "+4", "+5"),
         ("+4", "+1", "+5"), ("+1", "+2", "+1", "+3"), ("+2", "+2", "+2"), ("+3", "+3", "+2", "+3", "+4"), ("+1", "+1"),

@@ -36,10 +36,10 @@ def _halide_side(schedule: str) -> Callable[[cases.Case, list[torch.Tensor]], Si
         pipeline = halide.scheduled(case.name, schedule)
         compiled = pipeline.result.compile_to_callable(list(pipeline.inputs), halide.target())
         buffers = [hl.Buffer(tensor.numpy()) for tensor in inputs]
-        shape = pipeline.shape(*inputs[0].shape)
+        extents = pipeline.extents(*inputs[0].shape)
 
         def run() -> Any:
-            result = hl.Buffer(hl.Float(32), shape)
+            result = hl.Buffer(hl.Float(32), extents)
             compiled(*buffers, result)
             return result
 
@@ -78,7 +78,7 @@ def compared_peers() -> list[Peer]:
     by_schedule = [
         Peer(f"halide_{place}", f"Halide, {schedule}", _halide_side(schedule), _no_halide,
              'pip install "staxlab[benchmark]"')
-        for place, schedule in (("stages", halide.STAGES), ("rows", halide.ROWS))
+        for place, schedule in (("stages", halide.STAGES), ("pieces", halide.PIECES))
     ]  # fmt: skip
     tvm = Peer("tvm", "TVM", _tvm, _no_tvm, 'pip install "staxlab[tvm]"')
     return [own["eager"], own["torch_compile"], own["xla"], *by_schedule, tvm, own["staxlab"]]

@@ -37,9 +37,12 @@ from .tables import Table, Tabular
 
 COMMAND = "python -m benchmarks.systems observe"
 FORMAT = "staxlab-systems-1"
-PACKAGES = {"own": "torch", "dynamo": "torch", "xla": "jax", "halide": "halide"}
+PACKAGES = {"own": "torch", "dynamo": "torch", "xla": "jax", "halide": "halide", "tvm": "tvm"}
 #: How a package is called in a record's versions, for each system.
-VERSIONS = {"own": ("staxlab", "torch"), "dynamo": ("torch",), "xla": ("jax", "jaxlib"), "halide": ("halide",)}
+VERSIONS = {
+    "own": ("staxlab", "torch"), "dynamo": ("torch",), "xla": ("jax", "jaxlib"), "halide": ("halide",),
+    "tvm": ("apache-tvm",),
+}  # fmt: skip
 SAVED = Path(__file__).with_name("observed_systems.json")
 RIGHT = "right"
 #: A system that takes longer than this over one look at all programs has come to a halt.
@@ -90,7 +93,9 @@ class Observed:
 
 @dataclass(frozen=True)
 class System:
-    """What was observed of one system. ``missing`` says why nothing was; ``live`` whether it was just now."""
+    """What was observed of one system. ``missing`` says why nothing was; ``fresh`` names what was observed just now:
+    programs (their first sequence, and their key), "failures" and "structure"; the rest was observed with the version
+    ``kept``."""
 
     name: str
     title: str
@@ -101,7 +106,8 @@ class System:
     failures: Mapping[str, Mapping[str, str]]
     structure: Mapping[str, Any]
     missing: str = ""
-    live: bool = False
+    fresh: frozenset[str] = frozenset()
+    kept: str = ""
 
     @property
     def watched(self) -> bool:
@@ -144,13 +150,14 @@ class Observations(Tabular):
         if not 0 <= sequence < len(described.sequences):
             raise OptionError(f"{program} has {len(described.sequences)} sequences, numbered from 0")
         rows = tuple((system, self.of(system.name, program, sequence)) for system in self.watched)
-        return Behaviour(described, described.sequences[sequence], rows, self.source())
+        source = self.source("" if sequence else program)
+        return Behaviour(described, described.sequences[sequence], rows, source)
 
     def failure(self) -> FailureTable:
         """What each system did where the compiler itself could not go on."""
         rows = tuple((s.title, setting, found["outcome"], found["said"]) for s in self.watched
                      for setting, found in s.failures.items())  # fmt: skip
-        return FailureTable(rows, self.source())
+        return FailureTable(rows, self.source("failures"))
 
     def shared(self, program: str, system: str) -> Shared:
         """Which pairs of calls share a compilation in a system."""
@@ -163,19 +170,21 @@ class Observations(Tabular):
     def key(self, program: str) -> KeyTable:
         """What each system knew a program's first compilation to be specialized to, in its own words."""
         self.program(program)
-        return KeyTable(program, tuple((s.title, s.keys.get(program, ())) for s in self.watched), self.source())
+        return KeyTable(program, tuple((s.title, s.keys.get(program, ())) for s in self.watched), self.source(program))
 
-    def source(self) -> str:
-        """Which systems were observed just now, and which at another time."""
-        now = [f"{s.title} ({s.version})" for s in self.watched if s.live]
-        kept = [f"{s.title} ({s.version})" for s in self.watched if not s.live]
+    def source(self, what: str, systems: Sequence[str] | None = None) -> str:
+        """In which systems ``what`` (a program, "failures", "structure") was observed just now, and in which at another
+        time; of ``systems``, or of all that are given programs."""
+        asked = [self.systems[name] for name in systems] if systems is not None else self.watched
+        now = [f"{s.title} ({s.version})" for s in asked if what in s.fresh]
+        kept = [f"{s.title} ({s.kept or s.version})" for s in asked if what not in s.fresh]
         parts = [f"observed just now: {', '.join(now)}"] if now else []
         parts += [f"observed on {self.date[:10]} by {self.command}: {', '.join(kept)}"] if kept else []
         return "; ".join(parts)
 
     def table(self) -> Table:
         rows = [
-            (s.title, s.version, "just now" if s.live else self.date[:10], sum(map(len, s.runs.values())),
+            (s.title, s.version, "just now" if s.fresh else self.date[:10], sum(map(len, s.runs.values())),
              len(s.structure))
             for s in self.systems.values()
         ]  # fmt: skip
@@ -293,7 +302,8 @@ def observations() -> Observations:
 
 
 def read(record: Mapping[str, Any], live: bool = False) -> Observations:
-    """A record of the command as observations. OptionError for one of another kind."""
+    """A record of the command as observations; ``live`` if it was made just now. OptionError for one of another
+    kind."""
     if record.get("format") != FORMAT:
         raise OptionError(f"a record of the format {record.get('format')!r} is no comparison", remedy=COMMAND)
     programs = {
@@ -309,9 +319,11 @@ def _system(name: str, found: Mapping[str, Any], versions: Mapping[str, str], li
     pairs = {program: tuple(rows) for program, rows in found.get("pairs", {}).items()}
     keys = {program: tuple(conditions) for program, conditions in found.get("keys", {}).items()}
     version = ", ".join(f"{what} {versions[what]}" for what in VERSIONS.get(name, ()) if what in versions)
+    failures, structure = found.get("failures", {}), found.get("structure", {})
+    now = (*runs, *(["failures"] if failures else []), *(["structure"] if structure else []))
     return System(
-        name, found.get("title", name), version, runs, pairs, keys, found.get("failures", {}),
-        found.get("structure", {}), found.get("missing", ""), live,
+        name, found.get("title", name), version, runs, pairs, keys, failures, structure, found.get("missing", ""),
+        frozenset(now if live else ()),
     )  # fmt: skip
 
 
@@ -348,7 +360,7 @@ def _run_command(arguments: Sequence[str]) -> Mapping[str, Any]:
 
 
 def observe_again(
-    systems: Sequence[str] = ("own", "dynamo", "xla", "halide"),
+    systems: Sequence[str] = ("own", "dynamo", "xla", "halide", "tvm"),
     programs: Sequence[str] | None = None,
     structure: bool = True,
     run: Callable[[Sequence[str]], Mapping[str, Any]] | None = None,
@@ -397,4 +409,5 @@ def _merged(kept: System, now: System) -> System:
         keys={**kept.keys, **now.keys},
         failures=now.failures or kept.failures,
         structure=now.structure or kept.structure,
+        kept=kept.version,
     )

@@ -10,9 +10,9 @@ import torch
 
 from benchmarks import harness, peers
 from benchmarks.systems import __main__ as command
-from benchmarks.systems import halide, own, programs, timing, watching
+from benchmarks.systems import halide, own, programs, timing, tvm, watching
 from benchmarks.systems.programs import PROGRAMS, Program, sequence_text
-from staxlab.measure.comparison import SAVED, numbers_of, read
+from staxlab.measure.comparison import PACKAGES, SAVED, numbers_of, read
 
 BY_NAME = {program.name: program for program in PROGRAMS}
 KEPT = json.loads(SAVED.read_text())
@@ -111,11 +111,12 @@ def test_staxlabs_failures_are_those_that_are_kept(cache_dir):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("system", ["dynamo", "xla", "halide"])
+@pytest.mark.parametrize("system", ["dynamo", "xla", "halide", "tvm"])
 def test_the_others_do_what_is_kept(system, capsys):
     """In a process of their own, in the first sequence of each program."""
-    package = {"dynamo": "torch", "xla": "jax", "halide": "halide"}[system]
-    pytest.importorskip(package) if system == "dynamo" else _require(package)
+    package = {"dynamo": "torch", "xla": "jax", "halide": "halide", "tvm": "apache-tvm"}[system]
+    if importlib.util.find_spec(PACKAGES[system]) is None:
+        pytest.skip(f"{package} is not installed")
     assert command.main(["observe", "--systems", system, "--first"]) == 0
     record = json.loads(capsys.readouterr().out.strip().splitlines()[-1])
     if version(record, package) != version(KEPT, package):
@@ -129,16 +130,15 @@ def test_the_others_do_what_is_kept(system, capsys):
             before = kept["structure"][function]
             assert (now["algorithm"], now["schedules"]) == (before["algorithm"], before["schedules"])
             assert now["loops"][halide.STAGES] == before["loops"][halide.STAGES]
+    if system == "tvm":
+        assert {name: now["loops"][tvm.UNSCHEDULED] for name, now in found["structure"].items()} == {
+            name: before["loops"][tvm.UNSCHEDULED] for name, before in kept["structure"].items()
+        }
 
 
 def version(record, package):
     """Without what a build adds to it ("+cpu")."""
     return record["versions"].get(package, "").split("+")[0]
-
-
-def _require(package):
-    if importlib.util.find_spec(package) is None:
-        pytest.skip(f"{package} is not installed")
 
 
 def test_a_system_that_is_missing_is_said_to_be(monkeypatch):
@@ -204,37 +204,37 @@ def test_the_target_has_only_what_the_processor_reports(monkeypatch, tmp_path):
 
 def test_a_run_has_every_peer_and_names_those_that_are_missing(tmp_path, capsys):
     path = tmp_path / "times.json"
-    arguments = ["time", "--size", "16x32", "--readings", "3", "--peers", "eager,staxlab,halide_rows"]
+    arguments = ["time", "--size", "16x32", "--readings", "3", "--peers", "eager,staxlab,halide_pieces"]
     assert command.main([*arguments, "--out", str(path)]) == 0
     record = json.loads(path.read_text())
     assert record["format"] == command.TIMES_FORMAT and record["complete"]
     assert [case["case"] for case in record["cases"]] == list(timing.NAMES)
     for case in record["cases"]:
         entries = {entry["peer"]: entry for entry in case["peers"]}
-        assert set(entries) == {"eager", "staxlab", "halide_rows"}
+        assert set(entries) == {"eager", "staxlab", "halide_pieces"}
         assert entries["staxlab"]["problem"] is None and entries["staxlab"]["speedups_over_eager"]
         missing = importlib.util.find_spec("halide") is None
-        assert (entries["halide_rows"]["problem"] is not None) == missing
+        assert (entries["halide_pieces"]["problem"] is not None) == missing
 
 
 def test_every_peer_has_a_title_and_a_way_to_get_it():
     found = timing.compared_peers()
     assert [peer.name for peer in found] == [
-        "eager", "torch_compile", "xla", "halide_stages", "halide_rows", "tvm", "staxlab",
+        "eager", "torch_compile", "xla", "halide_stages", "halide_pieces", "tvm", "staxlab",
     ]  # fmt: skip
     for peer in found:
         assert peer.title and (peer.name in peers.PEERS or "staxlab[" in peer.install)
-        if peer.name in ("halide_rows", "tvm"):
+        if peer.name in ("halide_pieces", "tvm"):
             assert peer.missing("cuda"), "these are compared on a CPU"
 
 
 def test_a_peer_with_another_answer_is_not_timed():
-    wrong = peers.Peer("halide_rows", "wrong", lambda case, inputs: peers.Side(
+    wrong = peers.Peer("halide_pieces", "wrong", lambda case, inputs: peers.Side(
         lambda: None, lambda: (torch.zeros(16),), 0.1))  # fmt: skip
     case = timing.compared_cases()[0]
     settings = harness.Settings(readings=3, rounds=1, roof=False)
     result = harness.run_case(case, (16, 32), [peers.PEERS["eager"], wrong], settings, lambda line: None)
-    assert result.entry("halide_rows").problem.startswith("wrong")
+    assert result.entry("halide_pieces").problem.startswith("wrong")
 
 
 def test_programs_say_which_aspect_they_show():

@@ -56,7 +56,7 @@ def test_the_aspects_are_those_of_the_section(seen):
     assert [run.effects[-1] for _, run in printing.rows] == [1, 4, 1]
     scale = seen.behaviour("scale", 1)
     assert [run.graphs[-1] for _, run in scale.rows] == [4, 2, 1]
-    assert [run.graphs[-1] for _, run in seen.behaviour("shapes", 1).rows] == [4, 2, 4]
+    assert [run.graphs[-1] for _, run in seen.behaviour("shapes", 2).rows] == [4, 2, 4]
 
 
 def test_calls_that_share_a_compilation_are_classes(seen):
@@ -176,14 +176,18 @@ def test_what_is_observed_anew_replaces_what_was_kept(seen):
     (branch,) = [record["systems"]["own"]["runs"]["branch"][:1]]
     branch[0]["graphs"] = "7 7 7 8"
     record["systems"] = {"own": {"title": "staxlab", "runs": {"branch": branch}}}
+    record["versions"]["torch"] = "9.9"
     run, questions = asked(record)
     now = observe_again(["own"], ["branch"], structure=False, run=run)
     assert questions == [["--first", "--systems", "own", "--programs", "branch", "--no-structure"]]
-    assert now.of("own", "branch").graphs == (7, 7, 7, 8) and now.systems["own"].live
+    assert now.of("own", "branch").graphs == (7, 7, 7, 8) and now.systems["own"].fresh == {"branch"}
     assert now.of("own", "branch", 1) == seen.of("own", "branch", 1), "other sequences are those that were kept"
     assert now.systems["dynamo"] == seen.systems["dynamo"] and now.shared("guarded_scale", "own").marks
-    assert "observed just now: staxlab" in now.source() and "observed on" in now.source()
-    assert "just now" in str(now)
+    shown = str(now.behaviour("branch"))
+    assert "observed just now: staxlab" in shown and "torch 9.9" in shown and "observed on" in shown and "just now" in str(now)
+    for other in (now.behaviour("branch", 1), now.behaviour("loop"), now.failure(), now.key("loop")):
+        assert "just now" not in str(other), "what was not asked again is not said to be new"
+        assert "torch 9.9" not in str(other), "nor to be of the version that is installed now"
 
 
 def test_a_system_that_is_not_installed_is_shown_as_it_was(seen, monkeypatch):

@@ -95,11 +95,17 @@ def test_a_transposition_is_a_copy_of_a_layout_in_xla():
 @pytest.mark.parametrize("function", FUNCTIONS)
 def test_both_schedules_belong_to_one_algorithm(function):
     kept = observations().systems["halide"].structure[function]
-    stages, rows = (kept["loops"][schedule] for schedule in ("stage by stage", "by rows"))
+    stages, pieces = (kept["loops"][schedule] for schedule in ("stage by stage", "piece by piece"))
     assert "hl.Func" in kept["algorithm"] and "parallel" not in kept["algorithm"]
     assert "parallel" not in stages and "vectorized" not in stages
-    assert "parallel" in rows and "vectorized" in rows
+    assert "parallel" in pieces and "vectorized" in pieces
     assert set(kept["lowered"]) == set(kept["loops"]) and all("for (" in text for text in kept["lowered"].values())
+
+
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_tvm_schedules_what_staxlab_describes(function):
+    described, scheduled = observations().systems["tvm"].structure[function]["loops"].values()
+    assert "T.parallel" in scheduled and "parallel" not in described and "T.grid" in described
 
 
 def test_loops_beside_count_what_they_show_and_keep_origins(cache_dir):
@@ -108,6 +114,8 @@ def test_loops_beside_count_what_they_show_and_keep_origins(cache_dir):
     record = loops_beside("f", {"theirs": "produce h:\n  parallel i:\n    for j:\n      h(...) = ..."}, kernels, "made")
     table = {row[0]: row[1:] for row in record.table().rows}
     assert table["theirs"] == ("4", "2", "1")
+    grid = loops_beside("f", {"grids": "for i, j in T.grid(4, 8):\n    for k in T.parallel(2):"}).table()
+    assert grid.rows[0] == ("grids", "2", "3", "1")
     assert record["theirs"].startswith("produce h:")
     with pytest.raises(KeyError):
         record["nobody's"]
