@@ -67,8 +67,13 @@ RULES: tuple[Rule, ...] = (
         "an entry that is damaged or foreign is dropped and built again; a directory that cannot be used is replaced",
         SAME,
     ),
+    Rule(
+        "no recording", ("artifact",),
+        "where CUDA Graphs were asked for and cannot be: kernels are launched one by one; a GraphWarning says why",
+        SAME,
+    ),
 )  # fmt: skip
-WHOLE_REGION, ONE_OPERATOR = 1, 2  # places in RULES: the two that leave a compilation to look at
+WHOLE_REGION, ONE_OPERATOR, NO_RECORDING = 1, 2, 5  # places in RULES: those that leave a compilation to look at
 
 
 @dataclass(frozen=True)
@@ -83,6 +88,9 @@ class Step:
     seconds: float = 0.0
     delivered: str = ""
     origins: Origins = NO_ORIGINS
+
+
+_BUILT = ("template", "C++", "Triton")
 
 
 @dataclass(frozen=True)
@@ -101,7 +109,7 @@ class KernelPath:
     def fate(self) -> str:
         """``found in the cache, 1.2 ms``."""
         if self.hit is None:
-            return "nothing to build"
+            return "not built: the target is not here" if self.way in _BUILT else "nothing to build"
         by = "" if self.worker is None or self.hit else f" by worker {self.worker}"
         return f"{'found in the cache' if self.hit else 'compiled' + by}, {seconds_text(self.seconds)}"
 
@@ -203,6 +211,14 @@ def compilation_flow(compilation: Any, stages: Sequence[Any]) -> CompilationFlow
     kernels = _kernels(compilation, report)
     applied = [WHOLE_REGION] if compilation.fallback else []
     applied += [ONE_OPERATOR] if any(kernel.way == "PyTorch" for kernel in kernels) else []
+    reasons = [compilation.fallback_reason] if compilation.fallback else []
+    # Looking at a restored region's graphs would run the stages that it did without.
+    graphs = compilation.graphs if compilation.options.cuda_graphs and not plan else None
+    if graphs is not None and not graphs.check.allowed:
+        applied.append(NO_RECORDING)
+        reasons.append(graphs.summary())
+    halves = [(f"Backward half {missing}".strip(), half) for missing, half in compilation.backward_halves()]
+    halves += [("The gradient as a program", gradient) for gradient in compilation.gradients]
     return CompilationFlow(
         compilation.name,
         compilation.target,
@@ -214,10 +230,9 @@ def compilation_flow(compilation: Any, stages: Sequence[Any]) -> CompilationFlow
         report.workers if report is not None else 0,
         report.seconds if report is not None else 0.0,
         tuple(applied),
-        (compilation.fallback_reason,) if compilation.fallback else (),
-        tuple((f"Backward half {missing}".strip(), compilation_flow(half, stages[_first_of(half, stages) :]))
-              for missing, half in compilation.backward_halves()),
-    )  # fmt: skip
+        tuple(reasons),
+        tuple((name, compilation_flow(half, stages[_first_of(half, stages) :])) for name, half in halves),
+    )
 
 
 def _first_of(half: Any, stages: Sequence[Any]) -> int:

@@ -22,7 +22,7 @@ from .measures import table_markup
 from .provenance import TabStop
 
 WIDTH, LEFT, BOX, ROW, HEIGHT = 900, 12, 196, 44, 30  # of the picture, its margin, a box, a row; height of a box
-BAR_LEFT, BAR, SAID, LANES, LANE = 222, 120, 446, 772, 24  # where bars, words and the lines of the rules begin
+BAR_LEFT, BAR, SAID, LANES, LANE = 222, 120, 446, 764, 24  # where bars, words and the lines of the rules begin
 TOP = 58
 KERNEL_ROW, MOST_KERNELS = 20, 16
 _FORM = {RESTORED: "7 4", NOT_REACHED: "2 4"}

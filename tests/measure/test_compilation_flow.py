@@ -9,6 +9,7 @@ import staxlab
 from staxlab import pipeline
 from staxlab.compilation import STAGES
 from staxlab.measure.compilation_flow import (
+    NO_RECORDING,
     NOT_REACHED,
     ONE_OPERATOR,
     RAN,
@@ -93,6 +94,28 @@ def test_strict_mode_changes_what_the_rules_say():
     flow = staxlab.explain(lambda x: x + 1, torch.ones(3), strict_native=True).flow
     assert flow.outcome(ONE_OPERATOR) == "LoweringError"
     assert flow.outcome(0) == RULES[0].happens  # the same in both
+
+
+def test_a_recording_that_cannot_be_is_a_rule_as_well():
+    flow = staxlab.explain(lambda x: x.sin() + 1, torch.ones(3), mode="reduce-overhead").flow
+    assert flow.applied == (NO_RECORDING,) and "CPU" in flow.reasons[0]
+    assert f"rule {NO_RECORDING + 1} (no recording, applied)" in flow.format()
+
+
+def test_a_target_that_is_not_here_is_not_built():
+    flow = staxlab.explain(lambda x: x.sin() + 1, torch.ones(3), target="sm_90").flow
+    (kernel,) = flow.kernels
+    assert kernel.way == "Triton" and kernel.fate == "not built: the target is not here"
+    assert {step.name: step.state for step in flow.steps}["artifact"] == NOT_REACHED
+
+
+def test_the_gradient_as_a_program_stands_beside_the_halves():
+    compiled = staxlab.compile(lambda x: x.sin().sum(), options={"double_backward": True})
+    x = torch.ones(3, requires_grad=True)
+    (gradient,) = torch.autograd.grad(compiled(x), x, create_graph=True)
+    gradient.sum().backward()
+    names = [name for name, _ in compiled.versions[0].region.flow.halves]
+    assert "The gradient as a program" in names
 
 
 def test_a_shorter_backend_does_not_reach_the_rest():
