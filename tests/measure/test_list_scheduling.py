@@ -80,6 +80,7 @@ def test_the_tight_family_attains_the_improved_bound(workers, length):
 
 @pytest.mark.parametrize("workers", [2, 3, 4, 5])
 def test_the_longest_first_is_not_always_the_best(workers):
+    assert list_schedule([1, 1, 2], 2).makespan == 3 and longest_first([1, 1, 2], 2).makespan == 2
     tasks = longest_first_family(workers)
     assert longest_first(tasks, workers).makespan == 4 * workers - 1
     if len(tasks) <= 14:
