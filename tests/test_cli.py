@@ -49,6 +49,10 @@ def test_version(capsys):
         (["tour", "--size", "0x4"], "'0x4' is not ROWSxCOLUMNS"),
         (["tour", "--html", "/"], "/ is a directory"),
         (["explain"], "the following arguments are required: -c"),
+        (["locate"], "the following arguments are required: -c"),
+        (["locate", "-c", SOFTMAX, "--samples", "0"], "at least one input is tried"),
+        (["locate", "-c", SOFTMAX, "--script", "/"], "/ is a directory"),
+        (["locate", "-c", "torch.ones(2) + torch.ones(3)"], "PyTorch itself cannot run this"),
         (["explain", "-c", "F.softmax("], "is not a Python expression"),
         (["explain", "-c", "np.ones(3)"], "the name 'np' is not known here"),
         (["explain", "-c", SOFTMAX, "--stage", "loop"], "there is no stage 'loop': did you mean loops?"),
@@ -330,3 +334,18 @@ def test_the_console_script_is_the_same_program():
         pytest.skip("staxlab is not installed into this environment")
     result = subprocess.run([script, "--version"], capture_output=True, text=True)
     assert result.returncode == 0 and result.stdout.startswith("staxlab ")
+
+
+def test_locate_says_that_nothing_is_wrong_or_what(capsys, monkeypatch, tmp_path):
+    import torch
+
+    from staxlab.loops.lowering import RULES
+
+    sine, script, page = "torch.sin(torch.randn(6)) + 1", tmp_path / "small.py", tmp_path / "location.html"
+    status, out, err = run(capsys, "locate", "-c", sine, "--script", str(script))
+    assert status == 0 and "f: no error" in out and "f: capture ..." in err and not script.exists()
+    aten = torch.ops.aten
+    monkeypatch.setitem(RULES, aten.sin.default, RULES[aten.cos.default])
+    status, out, _ = run(capsys, "locate", "-c", sine, "--script", str(script), "--html", str(page))
+    assert status == cli.FAILED and "f goes wrong in Lowering: lowering of aten.sin.default" in out
+    assert "torch.sin" in script.read_text() and "lowering of aten.sin" in page.read_text()

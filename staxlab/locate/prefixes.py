@@ -129,7 +129,7 @@ class Run(Criterion):
         rules = [applied.rule for run in log.runs for applied in run.applied]
         inexact = any(rule.removeprefix("expand ") in UNITS_IN_THE_LAST_PLACE for rule in rules)
         attention = any("attention" in rule for rule in rules)
-        if inexact or attention:
+        if inexact or attention or (rules and self.sample.trains):  # gradients of what was merged add up otherwise
             return False
         if stage == "transforms":
             return True
