@@ -131,6 +131,10 @@ class _Attached:
 _attached = _Attached()
 
 
+if os.environ.get(VARIABLE):  # from the start, so that a logger's own warnings are printed like its remarks
+    _attached.attend_to(os.environ[VARIABLE])
+
+
 def clear() -> None:
     """Forget what the variable said: every logger gets its level back and prints no longer, until the next remark."""
     _attached.attend_to("")

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import logging
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -96,7 +99,6 @@ def test_a_text_that_cannot_be_written_stops_nothing(monkeypatch, capsys):
 
 def test_a_closed_standard_error_stops_nothing(monkeypatch):
     import io
-    import sys
 
     closed = io.StringIO()
     closed.close()
@@ -169,6 +171,13 @@ def test_a_fallback_says_why(said_by, monkeypatch):
     with pytest.warns(staxlab.FallbackWarning):
         _, said = said_by("fallbacks", f, torch.ones(5))
     assert "f runs operator by operator: stage 'loops': ZeroDivisionError" in said
+
+
+def test_warnings_of_a_logger_look_like_its_remarks_from_the_start():
+    program = "import staxlab, logging; logging.getLogger('staxlab.cache').warning('an entry is damaged')"
+    environment = os.environ | {logs.VARIABLE: "cache", "PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
+    assert done.stderr == "[cache] an entry is damaged\n"
 
 
 def test_every_topic_is_said_by_somebody_and_no_other():
