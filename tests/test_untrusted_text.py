@@ -79,7 +79,7 @@ def statements(source: str) -> list[type]:
     return [type(node) for node in ast.parse(source).body]
 
 
-@settings(max_examples=25, phases=NO_SHRINKING)
+@settings(max_examples=12, phases=NO_SHRINKING)
 @given(names=four, comment=texts, file=texts, called=texts)
 @example(["int", "float32", "results", "double"], "*/ \\", 'a"b\\\n*/"""', '"""\n*/')
 @example(["ñ", "é", "_", "__"], '" \\', "", "\ud800")

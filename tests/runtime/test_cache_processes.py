@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 import textwrap
+import threading
 from pathlib import Path
 
 import pytest
@@ -284,7 +285,6 @@ def test_forked_children_and_workers_run_and_compile(cache_dir):
 SPAWNED = (
     FUNCTIONS
     + """
-import multiprocessing
 from torch.utils.data import DataLoader, Dataset
 
 def doubled(x):
@@ -299,19 +299,8 @@ class Rows(Dataset):
     def __getitem__(self, place):
         return compiled(torch.arange(12.0).reshape(3, 4) - place)
 
-def work(place, answers):
-    answers.put((place, compiled(torch.full((3, 4), float(place)))))
-
 if __name__ == "__main__":
     compiled(torch.ones(3, 4))
-    context = multiprocessing.get_context("spawn")
-    answers = context.Queue()
-    process = context.Process(target=work, args=(3, answers))
-    process.start()
-    place, found = answers.get(timeout=200)
-    assert torch.equal(found, doubled(torch.full((3, 4), 3.0)))
-    process.join()
-    assert process.exitcode == 0
     loader = DataLoader(Rows(), batch_size=None, num_workers=1, multiprocessing_context="spawn")
     for place, row in enumerate(loader):
         assert torch.equal(row, doubled(torch.arange(12.0).reshape(3, 4) - place))
@@ -321,7 +310,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.slow
-def test_spawned_processes_and_workers_run(cache_dir, tmp_path):
+def test_spawned_workers_run(cache_dir, tmp_path):
     (tmp_path / "program.py").write_text(SPAWNED)
     environment = {**os.environ, "STAXLAB_CACHE_DIR": str(cache_dir)}
     done = subprocess.run(
@@ -330,27 +319,35 @@ def test_spawned_processes_and_workers_run(cache_dir, tmp_path):
     assert done.returncode == 0 and done.stdout.strip() == "right", done.stderr[-4000:]
 
 
-THREADS = """
-    import threading
-    failed = []
+@pytest.mark.slow
+def test_threads_compile_side_by_side(cache_dir, tmp_path, monkeypatch):
+    import torch
 
-    def work(place):
+    import staxlab
+    from staxlab.runtime import build, toolchain
+
+    compiler, notes = counting_compiler(tmp_path)
+    monkeypatch.setenv("STAXLAB_CXX", str(compiler))
+    build.clear()
+    failed, x = [], torch.arange(24.0).reshape(4, 6)
+
+    def work(place: int) -> None:
         try:
-            check([place % 4, (place + 1) % 4])
+            for number in (place % 4, (place + 1) % 4):
+                function = eval(
+                    f"lambda x: torch.relu(x - {number + 70}) * 3 + x.sum(-1, keepdim=True)", {"torch": torch}
+                )
+                assert torch.equal(staxlab.compile(function, strict_native=True)(x), function(x))
         except BaseException as error:
             failed.append(error)
 
     threads = [threading.Thread(target=work, args=(place,)) for place in range(8)]
-    for thread in threads: thread.start()
-    for thread in threads: thread.join()
-    assert not failed, failed
-"""
-
-
-@pytest.mark.slow
-def test_threads_compile_side_by_side(cache_dir, tmp_path):
-    compiler, notes = counting_compiler(tmp_path)
-    run(THREADS, cache_dir, STAXLAB_CXX=str(compiler))
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    toolchain.clear()
+    assert not failed
     compiled = notes.read_text().split("-\n")[:-1]
     assert len(compiled) == len(set(compiled)) == 4
 
