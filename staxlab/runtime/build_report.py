@@ -29,19 +29,20 @@ from ..errors import OptionError
 from ..provenance import NO_ORIGINS, Origins
 
 VARIABLE = "STAXLAB_BUILD_WORKERS"
+MOST_WORKERS = 32  # unless more are asked for: a process that compiles for a GPU takes some 150 MB
 CALLER = -1  # the lane of whatever is no worker: the thread that asked for the build
 
 
 def worker_count() -> int:
-    """How many kernels are compiled at once: the cores this process may use, or ``$STAXLAB_BUILD_WORKERS``. OptionError
-    if that is no whole number above 0."""
+    """How many kernels are compiled at once: ``$STAXLAB_BUILD_WORKERS``, or else the cores this process may use, 32 at
+    most. OptionError if the variable is no whole number above 0."""
     wanted = os.environ.get(VARIABLE)
     if wanted:
         if not wanted.isdecimal() or int(wanted) < 1:
             raise OptionError(f"{VARIABLE} is {wanted!r}, and must be a whole number above 0", remedy=f"{VARIABLE}=4")
         return int(wanted)
     affinity = getattr(os, "sched_getaffinity", None)
-    return len(affinity(0)) if affinity is not None else os.cpu_count() or 1
+    return min(len(affinity(0)) if affinity is not None else os.cpu_count() or 1, MOST_WORKERS)
 
 
 def lane() -> int:

@@ -210,7 +210,7 @@ class TritonProcess:
                 command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.complaints, bufsize=0,
                 env=surroundings, process_group=0 if hasattr(os, "killpg") else None,
             )  # fmt: skip
-        except OSError as error:
+        except (OSError, TypeError) as error:  # TypeError: an embedded interpreter has no executable
             raise WorkerLost(f"no worker process could be started: {error}") from error
 
     def ask(self, job: dict[str, Any]) -> dict[str, Any]:

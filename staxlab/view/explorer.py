@@ -265,6 +265,11 @@ def about(compilation: Any) -> Iterator[tuple[str, Callable[[], list[Pane]]]]:
         from .traffic import panes
 
         yield "Traffic", lambda: [_together({whose: panes(half.traffic)[0] for whose, half in counted.items()})]
+    built = {whose: half for whose, half in halves.items() if half.artifact is not None and half.artifact.build}
+    if any(half.artifact.build.tasks for half in built.values()):
+        from ..runtime.build_report import of_compilation
+
+        yield "Build", lambda: [_together({w: panes_of(of_compilation(half)).panes[0] for w, half in built.items()})]
     if any(half.timings for half in halves.values()):
         yield "Path and timings", lambda: list(panes_of(compilation.flow).panes)
 

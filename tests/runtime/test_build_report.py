@@ -78,6 +78,16 @@ def test_the_serial_part_stands_in_front(fresh):
         of_compilation(elsewhere)
 
 
+def test_the_explorer_has_the_build_beside_the_other_stages(fresh):
+    from staxlab.view.explorer import about
+
+    compilation = compile_region()
+    panes = dict(about(compilation))["Build"]()
+    assert "kernels compiled by 2 workers" in panes[0].summary and "serial" in panes[0].plain
+    elsewhere = staxlab.explain(region, torch.randn(32, 32), torch.randn(32, 32), target="sm_90")
+    assert "Build" not in dict(about(elsewhere))
+
+
 def report_of(durations, workers):
     """The report of a build that went exactly as a greedy list schedule does."""
     schedule = list_schedule(durations, workers)
