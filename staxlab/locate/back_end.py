@@ -28,10 +28,12 @@ import torch
 from ..capture.graph import Graph, Node, TensorMeta
 from ..capture.module import GraphModule, Interpreter
 from ..compilation import Compilation
+from ..errors import StaxError
 from ..loops.body import record
 from ..loops.enclosure import OutsideDomain
 from ..loops.ir import ComputedBuffer, ExternBuffer, LoopProgram, Reduction
 from ..loops.semantics import call_extern, evaluate_computed, flat_storage, view_of
+from ..measure.eager import stand_in
 from ..measure.node_enclosures import enclose_node
 from ..measure.validation import KernelValidation, user_lines, validate
 from ..measure.validation_kernel import MOST_POINTS
@@ -103,7 +105,11 @@ class Half:
     # -- what can be run ----------------------------------------------------------------------------------------------
 
     def loops(self, given: list[Any]) -> list[Any]:
-        return interpreted(self.compilation.loops, self.by_name(given))
+        if not self.compilation.device.is_gpu:
+            return interpreted(self.compilation.loops, self.by_name(given))
+        names = {name: tensor.cpu() for name, tensor in self.by_name(given).items()}  # the semantics runs on a CPU
+        found = interpreted(self.compilation.loops, names)
+        return [x.to(self.operators.home) if isinstance(x, torch.Tensor) else x for x in found]
 
     def kernels(self, given: list[Any]) -> list[Any]:
         made = self.compilation
@@ -133,8 +139,16 @@ LEVELS: tuple[tuple[str, tuple[str, ...], str], ...] = (
 )
 
 
+def levels_of(half: Half) -> tuple[tuple[str, tuple[str, ...], str], ...]:
+    """The levels that a half has. On a GPU kernels are not run apart from their wrapper, and there is no program."""
+    return LEVELS if not half.compilation.device.is_gpu else (LEVELS[0], LEVELS[2])
+
+
 def culprit_of(half: Half, level: str, difference: Difference | None) -> Culprit:
     """What of a level is at fault, the levels before it being right."""
+    if half.compilation.device.is_gpu and level == "wrapper":
+        reason = "the loops are right; on a GPU kernels are not judged one by one"
+        return Culprit("kernels", "the kernels, their order or what calls them", reason, difference, half=half.name)
     look = {"loops": _lowering, "kernels": _kernels, "wrapper": _wrapper, "program": _program}[level]
     found = look(half, difference)
     return replace(found, half=half.name)
@@ -225,6 +239,23 @@ def _lowering(half: Half, difference: Difference | None) -> Culprit:
     except Exception:  # it was a further look, and says nothing then
         pass
     return Culprit("loops", "the loop program as a whole", reason, difference)
+
+
+def raising_operator(made: Compilation) -> Node | None:
+    """The first operator whose lowering alone raises what only a defect raises; None if there is none."""
+    from ..loops.lowering import lower
+
+    for node in made.operators.graph.calls:
+        sources = [source for source in node.inputs if isinstance(source.val, TensorMeta)]
+        if node.target is operator.getitem or len(sources) != len(node.inputs) or node in made.operators.write_backs:
+            continue
+        try:
+            lower(alone(node, [stand_in(source.val) for source in sources]), made.device, made.options)
+        except StaxError:
+            continue
+        except Exception:
+            return node
+    return None
 
 
 def _alone(half: Half, node: Node, values: Mapping[str, Any]) -> Agreement | None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..capture.module import GraphModule, Interpreter
 from ..errors import StaxError
+from ..provenance import NO_ORIGINS
 from ..transform.decompose import UNITS_IN_THE_LAST_PLACE
 from . import back_end, dispatching, front_end, training
 from .agreement import Agreement, Difference
@@ -147,7 +148,7 @@ class Run(Criterion):
         try:
             log = advance(self.staged, "transforms").transforms
         except StageFailed as failed:
-            return _failed(failed, difference)
+            return _failed(failed, difference, self.staged)
         exact = self._same_operators("transforms")
         agrees = self._module_check("passes", "the graph after some passes", ("transforms",), exact)
         if not agrees(log.final):
@@ -170,7 +171,7 @@ class Run(Criterion):
         try:
             made = advance(self.staged, "operators")
         except StageFailed as failed:
-            return _failed(failed, difference)
+            return _failed(failed, difference, self.staged)
         if made.partition is not None:
             return self._inside_training(found, compiled, exact)
         agrees = self._module_check("operators", "the operator graph", ("operators",), exact)
@@ -221,7 +222,7 @@ class Run(Criterion):
             half = Half(made, self.sample.flat, "forward" if made.partition is not None else "", self.sample.seed)
             half.prepare()
         except StageFailed as failed:
-            return _failed(failed, difference)
+            return _failed(failed, difference, self.staged)
         culprit = self._levels(half, difference)
         if culprit is None and made.partition is not None:
             culprit = self._backward(difference)
@@ -240,12 +241,12 @@ class Run(Criterion):
             advance_half(compiled)
             half.prepare()
         except StageFailed as failed:
-            return replace(_failed(failed, difference), half="backward")
+            return replace(_failed(failed, difference, compiled), half="backward")
         return self._levels(half, difference)
 
     def _levels(self, half: Half, difference: Difference | None) -> Culprit | None:
         """The first level of a half that is wrong, by bisection; None if the last is right."""
-        levels = back_end.LEVELS
+        levels = back_end.levels_of(half)
         found: dict[int, Agreement | Exception] = {}
 
         def wrong(number: int) -> bool:
@@ -281,10 +282,14 @@ def _difference(found: Agreement | Exception | None) -> Difference | None:
     return Difference("results", what=f"it raises {type(found).__name__}: {first_line(found)}") if found else None
 
 
-def _failed(failed: StageFailed, difference: Difference | None) -> Culprit:
-    layer = failed.stage if failed.stage != "validation" else "kernels"
+def _failed(failed: StageFailed, difference: Difference | None, made: Any) -> Culprit:
     where = getattr(failed.error, "where", None)
-    return Culprit(layer, "the stage ends in an error", failed.reason, difference, (where,) if where else ())
+    sources, part, origins = (where,) if where else (), "the stage ends in an error", NO_ORIGINS
+    node = back_end.raising_operator(made) if failed.stage == "loops" and failed.error is not None else None
+    if node is not None:
+        part, origins = f"lowering of {node.target_name()} ends in an error", node.origins
+        sources = sources or ((node.location,) if node.location else ())
+    return Culprit(failed.stage, part, failed.reason, difference, sources, origins)
 
 
 def _halves(compilation: Any) -> list[tuple[str, Any]]:

@@ -205,3 +205,36 @@ def test_options_reach_every_prefix():
     assert location.found == "no error" and len(seen) == 5
     search = Search(lambda x: x, None, Options(fuse=False, memory_budget=0.5), 0, seen.append)
     assert search.changed_options() == {"fuse": False, "memory_budget": 0.5}
+
+
+def test_a_stage_that_ends_in_an_error_is_named_with_the_operator(monkeypatch):
+    """Without strict mode the region runs operator by operator and is right: a defect that only shows in time."""
+    from staxlab.loops import lowering
+
+    true = lowering.lower
+
+    def lower(operators, *rest, **options):
+        if any(node.target is aten.gelu.default for node in operators.graph):
+            raise ZeroDivisionError("no such layout")
+        return true(operators, *rest, **options)
+
+    monkeypatch.setattr(lowering, "lower", lower)
+    location = locate_error(lambda x: F.gelu(x * 2) + 1, numbers(5))
+    culprit = location.culprit
+    assert (culprit.layer, culprit.part) == ("loops", "lowering of aten.gelu.default ends in an error"), location
+    assert "ZeroDivisionError: no such layout" in culprit.reason and "F.gelu" in str(culprit.sources[0])
+    assert "its values are right" in " ".join(location.notes) and "gelu(" in location.script
+
+
+def test_a_plan_of_the_cache_that_is_wrong_is_blamed_for_itself(monkeypatch, plans):
+    """What was kept on disk by a compiler with a mistake is restored by one without."""
+
+    def program(x):
+        return torch.sin(x) + 1
+
+    with pytest.MonkeyPatch.context() as planted:
+        planted.setitem(RULES, aten.sin.default, RULES[aten.cos.default])
+        staxlab.compile(program, strict_native=True)(numbers(5))
+    location = locate_error(program, numbers(5), minimise=False)
+    assert location.found == "artifact" and "restored from the cache" in location.culprit.reason, location
+    assert location.culprit.part.startswith("plan ")
