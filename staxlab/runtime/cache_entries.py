@@ -5,8 +5,8 @@ space. The rule is *least recently used*: the entry whose last use is longest ag
 one size it misses, up to a constant, at most k times as often as the best rule that knows the future, and no rule that
 does not know it promises less (Sleator and Tarjan, 1985, "Amortized efficiency of list update and paging rules").
 
-The time of the last use is the file's modification time; a hit moves it only if it is more than :data:`TOUCH_AFTER` old,
-so that a storm of hits writes nothing.
+The time of the last use is the file's modification time; a hit moves it only if it is more than :data:`TOUCH_AFTER`
+old, so that a storm of hits writes nothing.
 
 An entry that a process is building, and whose lock it therefore holds, does not go; nor one that Triton may be reading
 now. Everybody else has read the bytes of an entry before using them, so its file may go at any time.

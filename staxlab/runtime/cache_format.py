@@ -41,7 +41,7 @@ class Parsed:
 
 def pack(name: str, content: bytes, title: str = "") -> bytes:
     """The bytes of an entry's file. Line breaks and the like in a title become spaces, and a long one is cut."""
-    line = "".join(c if c.isprintable() else " " for c in title)[:LONGEST_TITLE].encode("utf-8", "replace")
+    line = printable(title)[:LONGEST_TITLE].encode("utf-8", "replace")
     return MARKER + _digest(name, line, content).encode() + b" " + line + b"\n" + content
 
 
@@ -60,7 +60,12 @@ def unpack(name: str, data: bytes) -> Parsed:
 def title_of(head: bytes) -> str:
     """The title in the first :data:`LONGEST_HEAD` bytes of a file, "" if there is none. Not verified: for display."""
     found = _HEAD.match(head)
-    return found[2].decode("utf-8", "replace") if found else ""
+    return printable(found[2].decode("utf-8", "replace")) if found else ""
+
+
+def printable(text: str) -> str:
+    """``text`` with a space for every character that could move a terminal's cursor or end a line."""
+    return "".join(c if c.isprintable() else " " for c in text)
 
 
 def _digest(name: str, title: bytes, content: bytes) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 
 from ..measure.tables import Table, bytes_text
 from ..runtime.cache_entries import KINDS, Entry
+from ..runtime.cache_format import printable
 from .charts import MUTED, RULE, TEXT, chart, text_at
 from .document import Pane
 from .markup import Html, element, join
@@ -157,4 +158,4 @@ def _sound(record: Any) -> str:
 
 
 def _within(path: str, directory: str) -> str:
-    return path[len(directory) + 1 :] if path.startswith(directory + "/") else path
+    return printable(path[len(directory) + 1 :] if path.startswith(directory + "/") else path)

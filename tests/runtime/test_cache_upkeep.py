@@ -225,6 +225,16 @@ def test_the_browser_draws_both_records(cache_dir, own_temporary_directory):
     assert float(bars[0].attributes["width"]) > float(bars[1].attributes["width"]) > 0
 
 
+def test_a_name_does_not_reach_the_terminal_as_a_command(cache_dir, own_temporary_directory):
+    (cache_dir / "\x1b[31mred\nline").write_text("mine")
+    said = str(cache_upkeep.verify())
+    assert "\x1b" not in said and "[31mred line" in said
+    cache.write_verified(KEYS[0], b"x")
+    path = cache.path_of(KEYS[0])
+    path.write_bytes(cache_format.MARKER + b"0" * 64 + b" a \x1b[2J title\n")
+    assert "\x1b" not in str(cache.browse()) and "[2J title" in str(cache.browse())
+
+
 def test_an_empty_cache_can_be_looked_at(cache_dir, own_temporary_directory):
     assert "0 entries, 0 B of 2 GiB" in str(cache.browse()) and view.html(cache.browse())
     assert str(cache_upkeep.verify()) == f"{cache_dir}: 0 sound entries, 0 B"
