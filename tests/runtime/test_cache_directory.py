@@ -283,3 +283,25 @@ def test_a_read_only_cache_is_read_and_the_rest_goes_to_a_private_one(tmp_path, 
     assert cache.read_verified("plan-" + KEY) == b"from before"
     cache.write_verified(KEY, b"new")
     assert cache.read_verified(KEY) == b"new" and not (wanted / "ab").exists()
+
+
+def test_a_directory_that_becomes_read_only_is_replaced_while_the_process_runs(cache_dir, monkeypatch):
+    cache.write_verified("plan-" + KEY, b"from before")
+    tempfile = cache_directory.tempfile
+    make, temporary = tempfile.mkstemp, tempfile.TemporaryFile
+
+    def refusing(original):
+        def made(*arguments, dir=None, **options):
+            if dir is not None and (Path(dir) == cache_dir or cache_dir in Path(dir).parents):
+                raise OSError(30, "Read-only file system")
+            return original(*arguments, dir=dir, **options)
+
+        return made
+
+    monkeypatch.setattr(tempfile, "mkstemp", refusing(make))
+    monkeypatch.setattr(tempfile, "TemporaryFile", refusing(temporary))
+    with pytest.warns(UserWarning, match="Read-only file system.*what it holds is used") as caught:
+        cache.write_verified(KEY, b"new")
+        cache.write_verified(KEY, b"newer")
+    assert len(caught) == 1
+    assert cache.read_verified(KEY) == b"newer" and cache.read_verified("plan-" + KEY) == b"from before"
