@@ -143,7 +143,7 @@ LIVE = {
         },
     ),
     "11_caching_and_fallback": (
-        14,
+        13,
         {
             "Feedback",
             "BirthdayBound",
