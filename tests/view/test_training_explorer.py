@@ -18,7 +18,7 @@ from tests.view.test_browser import CONTRAST
 
 SHARED = ["capture", "transforms", "joint", "partition", "flow"]
 HALF = ["operators", "loops", "schedule", "kernels", "asm", "wrapper"]
-ABOUT = ["key", "decisions", "memory", "traffic", "timings"]
+ABOUT = ["key", "decisions", "memory", "traffic", "build", "timings"]
 
 
 def f(x, w):
@@ -79,7 +79,7 @@ def test_the_headline_says_what_each_half_has_and_what_is_kept(tree):
 
 def test_what_concerns_all_is_there_for_both_halves(tree, compilation):
     shown = stages(tree)
-    for key in ("decisions", "traffic", "timings"):
+    for key in ("decisions", "traffic", "build", "timings"):
         assert "Forward" in shown[key].text and "Backward" in shown[key].text
     for kernel in (*compilation.kernels, *compilation.backward.kernels):
         assert kernel.name in shown["traffic"].text
