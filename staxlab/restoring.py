@@ -39,12 +39,18 @@ def plan_of(compilation: Compilation) -> Any:
 
 def _make_again(compilation: Compilation, run_stage: Callable[[Compilation, Stage], None]) -> None:
     """Run the stages whose records were not needed. BuildError if they generate something else than what runs."""
-    with _settings(compilation.plan.ambient):
-        for stage in STAGES:
-            if stage.name in RESTORABLE and stage.name not in compilation.records:
-                run_stage(compilation, stage)
-                del compilation.timings[stage.name]  # it is no part of what the compilation took
-    compilation.plan.require_same(compilation.records["kernels"], compilation.name)
+    records = compilation.records
+    try:
+        with _settings(compilation.plan.ambient):
+            for stage in STAGES:
+                if stage.name in RESTORABLE and stage.name not in records:
+                    run_stage(compilation, stage)
+                    del compilation.timings[stage.name]  # it is no part of what the compilation took
+        compilation.plan.require_same(records["kernels"], compilation.name)
+    except BaseException:
+        for name in RESTORABLE:  # nobody is to find what does not belong to what runs
+            records.pop(name, None)
+        raise
 
 
 @contextmanager

@@ -37,7 +37,7 @@ DESCRIPTIVE = frozenset({"accumulation", "accumulations", "form"})
 #: What lowering says of an operator whose rule raised something unforeseen.
 RULE_FAILED = "where its rule failed"
 
-_UNREADABLE = (ValueError, TypeError, KeyError, IndexError, AttributeError)
+_UNREADABLE = (ValueError, TypeError, KeyError, IndexError, AttributeError, RuntimeError)
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ def name_of(operators: OperatorGraph, options: Options, device: DeviceSpec, owne
         return ""
     try:
         return key_of(operators, options, device, owned, plan_basis.digest(), sources)
-    except NotEncodable as reason:
+    except Exception as reason:  # NotEncodable as a rule; a region without a key is compiled all the same
         said = str(reason)
         logs.say("cache", lambda: f"no plan of {title}: {said}")
         return ""
