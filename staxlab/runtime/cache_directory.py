@@ -203,7 +203,7 @@ def _replacement(wanted: Path, resolved: Path, problem: str) -> Path:
 
 def _private_directory() -> Path:
     if not _private or not _private[0].is_dir():
-        made = Path(tempfile.mkdtemp(prefix="staxlab-")).resolve()
+        made = Path(tempfile.mkdtemp(prefix="staxlab-private-")).resolve()
         atexit.register(_remove_private, made, os.getpid())
         _private[:] = [made]
     return _private[0]

@@ -51,7 +51,7 @@ _LIBRARY = re.compile(r"[0-9a-f]{64}")
 _OTHER = re.compile(r"([a-z]+)-[0-9a-f]{16,}(\.[a-z]+)?")
 _TEXT = re.compile(r"[0-9a-f]{16}")
 _SHARD = re.compile(r"[0-9a-f]{2}")
-_TEMPORARIES = re.compile(r"staxlab-(build|openmp|headers)-.*|staxlab-.*\.so")
+_TEMPORARIES = re.compile(r"staxlab-(build|openmp|assembly|private)-.*|staxlab-.*\.so")
 
 
 @dataclass(frozen=True)

@@ -363,10 +363,11 @@ def test_what_dead_processes_left_is_swept_and_the_rest_stays(cache_dir, tmp_pat
     for path in left:
         path.write_text("half")
         os.utime(path, (old, old))
-    work = temporary / "staxlab-build-x"
-    work.mkdir()
-    (work / "kernel.cpp").write_text("")
-    os.utime(work, (old, old))
+    works = [temporary / f"staxlab-{purpose}-x" for purpose in ("build", "private")]
+    for work in works:
+        work.mkdir()
+        (work / "kernel.cpp").write_text("")
+        os.utime(work, (old, old))
     young = [cache_dir / "ab" / ".writing-young", temporary / "staxlab-kernel-young.so", temporary / "thesis.so"]
     for path in young:
         path.write_text("")
@@ -375,9 +376,9 @@ def test_what_dead_processes_left_is_swept_and_the_rest_stays(cache_dir, tmp_pat
     (cache_dir / "locks" / OTHER).write_text("")
     with cache.locked(KEY):
         gone = cache_entries.sweep(cache_dir)
-        assert sorted(gone) == sorted([*left, work, cache_dir / "locks" / OTHER])
+        assert sorted(gone) == sorted([*left, *works, cache_dir / "locks" / OTHER])
         assert (cache_dir / "locks" / KEY).exists()
-    assert all(path.exists() for path in young) and not work.exists()
+    assert all(path.exists() for path in young) and not any(work.exists() for work in works)
     assert cache.read_verified(KEY) == b"content"
 
 
