@@ -84,8 +84,8 @@ class Whole(int):
 
 @pytest.mark.parametrize(
     "value",
-    [object(), torch.zeros(1), torch.Generator(), len, lambda: 0, Whole(1), (Whole(1),), b"bytes", {1, 2}, frozenset("a"),
-     torch.ops.aten.add, type("Named", (tuple,), {})((1,)), [1, [object()]]],
+    [object(), torch.zeros(1), torch.Generator(), len, lambda: 0, Whole(1), (Whole(1),), b"bytes", {1, 2},
+     frozenset("a"), torch.ops.aten.add, type("Named", (tuple,), {})((1,)), [1, [object()]]],
 )  # fmt: skip
 def test_anything_else_is_refused(value):
     with pytest.raises(NotEncodable):
