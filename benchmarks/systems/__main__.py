@@ -94,7 +94,7 @@ def timed(options: argparse.Namespace) -> dict[str, Any]:
     limit_cores(options.threads)
     settings = harness.Settings(readings=options.readings, roof=False)
     wanted = options.peers.split(",") if options.peers else None
-    peers = [peer for peer in timing.compared_peers() if wanted is None or peer.name in wanted]
+    peers = [timing.counting_faults(p) for p in timing.compared_peers() if wanted is None or p.name in wanted]
     cases, complete = [], True
     for case in timing.compared_cases():
         if options.cases and case.name not in options.cases.split(","):

@@ -9,11 +9,12 @@ from __future__ import annotations
 import importlib.util
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
 
-from benchmarks import cases, peers
+from benchmarks import cases, deviations, peers
 from benchmarks.peers import Peer, Side
 from benchmarks.systems import halide
 
@@ -82,3 +83,14 @@ def compared_peers() -> list[Peer]:
     ]  # fmt: skip
     tvm = Peer("tvm", "TVM", _tvm, _no_tvm, 'pip install "staxlab[tvm]"')
     return [own["eager"], own["torch_compile"], own["xla"], *by_schedule, tvm, own["staxlab"]]
+
+
+def counting_faults(peer: Peer) -> Peer:
+    """The peer with the page faults of a call among its details: new memory for a result costs one for each page, and
+    which systems give out memory they have used before explains a good part of their times."""
+
+    def prepare(case: cases.Case, inputs: list[torch.Tensor]) -> Side:
+        side = peer.prepare(case, inputs)
+        return replace(side, details={**side.details, "page_faults": deviations.faults_of(side.run, calls=3)})
+
+    return replace(peer, prepare=prepare)

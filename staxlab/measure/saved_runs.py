@@ -120,9 +120,11 @@ class SavedRun(Tabular):
         for panel in self.panels:
             series = panel.series[0]
             values = [reading.value for reading in panel.readings if reading.series == series]
-            middle = math.exp(sum(map(math.log, values)) / len(values))
             name = panel.column.format(series)
-            parts.append(f"{name}: {min(values):.3g} to {max(values):.3g}, geometric mean {middle:.3g}")
+            mean = ""
+            if min(values) > 0:
+                mean = f", geometric mean {math.exp(sum(map(math.log, values)) / len(values)):.3g}"
+            parts.append(f"{name}: {min(values):.3g} to {max(values):.3g}{mean}")
         return "; ".join(parts)
 
     def description(self) -> str:
@@ -465,7 +467,7 @@ def _hardware_models(name: str, record: Mapping[str, Any]) -> SavedRun:
 
 def _systems(name: str, record: Mapping[str, Any]) -> SavedRun:
     """Speedups over eager of every round (the median of the rounds, the widest interval), and first calls."""
-    speedups, firsts, problems = [], [], []
+    speedups, firsts, faults, problems = [], [], [], []
     for case in record["cases"]:
         label = f"{case['title'].split(':')[0]}, {'x'.join(map(str, case['size']))}"
         for entry in case["peers"]:
@@ -479,10 +481,13 @@ def _systems(name: str, record: Mapping[str, Any]) -> SavedRun:
                 speedups.append(Reading(label, series, middle, low, high))
             if entry["first_call_s"] and entry["peer"] != "eager":
                 firsts.append(Reading(label, series, *3 * [entry["first_call_s"]]))
+            if "page_faults" in entry["details"]:
+                faults.append(Reading(label, series, *3 * [entry["details"]["page_faults"] / 1000]))
     load = record["machine"].get("load_average")
     panels = [
         Panel("time of eager / time (times)", "eager / {}, times", tuple(speedups), 1.0, "as fast as eager"),
         Panel("first call, compilation included (s)", "first call of {}, s", tuple(firsts)),
+        Panel("page faults of a call (thousands)", "faults of {}, thousands", tuple(faults)),
     ]
     notes = [f"{load} processes wanted to run before the run began" if load is not None else "", *problems]
     return _run(name, record, "The same functions in several systems", panels, notes)

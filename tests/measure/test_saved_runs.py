@@ -220,18 +220,31 @@ OTHERS = {
                     "title": "Example 1.1: a sum",
                     "size": [4, 8],
                     "peers": [
-                        {"peer": "eager", "problem": None, "first_call_s": 1.0, "speedups_over_eager": []},
+                        {
+                            "peer": "eager",
+                            "problem": None,
+                            "first_call_s": 1.0,
+                            "speedups_over_eager": [],
+                            "details": {"page_faults": 1500},
+                        },
                         {
                             "peer": "xla",
                             "problem": None,
                             "first_call_s": 0.5,
+                            "details": {"page_faults": 0},
                             "speedups_over_eager": [
                                 {"median": 2.0, "interval": {"low": 1.5, "high": 2.5}},
                                 {"median": 3.0, "interval": {"low": 2.0, "high": 4.0}},
                                 {"median": 9.0, "interval": None},
                             ],
                         },
-                        {"peer": "tvm", "problem": "missing: no", "first_call_s": None, "speedups_over_eager": []},
+                        {
+                            "peer": "tvm",
+                            "problem": "missing: no",
+                            "first_call_s": None,
+                            "speedups_over_eager": [],
+                            "details": {},
+                        },
                     ],
                 }
             ],
@@ -284,9 +297,20 @@ def test_attention_tells_rates_from_bandwidths_and_compares_times(tmp_path):
     assert ratio.cell("causal, forward", "FlexAttention") == "2 [1, 4]" and ratio.series == ("FlexAttention",)
 
 
+def test_a_series_with_a_zero_has_no_geometric_mean(tmp_path):
+    record = json.loads(json.dumps(OTHERS["systems"][0]))
+    record["cases"][0]["peers"] = record["cases"][0]["peers"][1:]
+    text = str(written(tmp_path, **record))
+    assert (
+        "faults of XLA, thousands: 0 to 0;" in text.replace("\n", ";")
+        and "first call of XLA, s: 0.5 to 0.5, geo" in text
+    )
+
+
 def test_systems_have_first_calls_and_name_who_is_missing(tmp_path):
     run = written(tmp_path, **OTHERS["systems"][0])
     assert run.panels[1].cell("Example 1.1, 4x8", "XLA") == "0.5" and run.panels[1].series == ("XLA",)
+    assert run.panels[2].cell("Example 1.1, 4x8", "eager") == "1.5"
     assert "Example 1.1, 4x8, TVM: missing: no" in str(run)
 
 
