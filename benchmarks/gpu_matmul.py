@@ -54,8 +54,8 @@ FIRST = tuple(
 
 @dataclass(frozen=True)
 class Case:
-    """``relu(A B + b)`` of these sizes in bfloat16, or the bare product. ``transposed``: B is the transpose of what lies in
-    memory row by row, as the weight of a layer is."""
+    """``relu(A B + b)`` of these sizes in bfloat16, or the bare product. ``transposed``: B is the transpose of what
+    lies in memory row by row, as the weight of a layer is."""
 
     rows: int
     columns: int
