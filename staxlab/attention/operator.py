@@ -174,7 +174,7 @@ def device_of(tensor: torch.Tensor) -> DeviceSpec:
     return _devices[tensor.device]
 
 
-def _kernel(
+def kernel_of(
     name: str, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, learnable: tuple[bool, ...] | None = None
 ) -> tuple[AttentionProblem, Any]:
     """The problem of a call and what computes it (None: there is nothing to compute), built when it is first met."""
@@ -204,7 +204,21 @@ def _attention(
     captured: Sequence[torch.Tensor],
     name: str,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    problem, kernel = _kernel(name, query, key, value)
+    problem, kernel = kernel_of(name, query, key, value)
+    return run(problem, kernel, query, key, value, blocks, captured)
+
+
+def run(
+    problem: AttentionProblem,
+    kernel: Any,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    blocks: Sequence[torch.Tensor],
+    captured: Sequence[torch.Tensor],
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The forward pass of a problem by its kernel, both as :func:`kernel_of` gives them. Below autograd: no gradient is
+    recorded here."""
     if kernel is None:
         output, lse = _results(problem, query)
         return output.zero_(), lse.fill_(-math.inf)
@@ -229,7 +243,7 @@ def _attention_backward(
     name: str,
     learnable: Sequence[bool],
 ) -> list[torch.Tensor]:
-    problem, kernel = _kernel(name, query, key, value, tuple(learnable))
+    problem, kernel = kernel_of(name, query, key, value, tuple(learnable))
     wanted = [tensor for tensor, wants in zip(captured, learnable, strict=True) if wants]
     if kernel is None:
         return [gradient.zero_() for gradient in _gradients(problem, (query, key, value), wanted)]
@@ -384,7 +398,7 @@ def _of_score(name: str) -> int:
 _forward_ad = vars(torch.autograd.forward_ad)
 
 
-def _is_differentiated(tensors: Sequence[Any]) -> bool:
+def is_differentiated(tensors: Sequence[Any]) -> bool:
     """Whether autograd has to hear of a call: gradients are recorded, or there may be tangents."""
     if _forward_ad["_current_level"] >= 0:
         return True
@@ -405,14 +419,14 @@ def _recorded(function: Any, *args: Any) -> Any:
 
 
 def _autograd_attention(query: Any, key: Any, value: Any, blocks: Any, captured: Any, name: str) -> Any:
-    if _is_differentiated((query, key, value, *captured[: _of_score(name)])):
+    if is_differentiated((query, key, value, *captured[: _of_score(name)])):
         return _recorded(_Attention, name, len(blocks), query, key, value, *blocks, *captured)
     with torch._C._AutoDispatchBelowAutograd():
         return attention(query, key, value, blocks, captured, name)
 
 
 def _autograd_attention_backward(*args: Any) -> list[torch.Tensor]:
-    if _is_differentiated((*args[:7], *args[8])):
+    if is_differentiated((*args[:7], *args[8])):
         return list(_recorded(_AttentionBackward, *_spread(args)))
     with torch._C._AutoDispatchBelowAutograd():
         return attention_backward(*args)
