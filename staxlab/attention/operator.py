@@ -124,8 +124,8 @@ def clear() -> None:
     """Forget the kernels that have been built and described. Specifications stay, since graphs hold their names."""
     from .backends import describe
 
-    _kernels.clear()
-    _devices.clear()
+    for cache in CACHES:
+        cache.clear()
     describe.cache_clear()
 
 
@@ -163,6 +163,8 @@ DESCRIBERS.update({attention: _described, attention_backward: _described})
 _kernels: dict[tuple, Any] = {}
 _MOST_KERNELS = 512  # built ones that are kept, the oldest go first; libraries and texts have caches of their own
 _devices: dict[torch.device, DeviceSpec] = {}
+#: What :func:`clear` forgets. Who keeps built kernels elsewhere adds what holds them.
+CACHES: list[dict] = [_kernels, _devices]
 
 
 def device_of(tensor: torch.Tensor) -> DeviceSpec:

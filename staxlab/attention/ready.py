@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import operator as operators
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -24,11 +24,11 @@ import torch
 from ..specialize.ambient import must_run_eagerly, read_ambient
 from . import reads
 from .block_mask import BlockMask
-from .operator import BlockLists, attention, is_differentiated, kernel_of, run
-from .operator import clear as clear_kernels
+from .operator import CACHES, BlockLists, attention, is_differentiated, kernel_of, run
 
 LARGEST = 512
-_ready: dict[tuple, Ready] = {}  # the oldest goes first
+_ready: dict[tuple, Ready] = {}  # the oldest goes first; cleared with the operator's caches
+CACHES.append(_ready)
 _ORDINARY = (torch.Tensor, torch.nn.Parameter)
 _keys = torch._C._dispatch_keys
 _lists: Callable[[BlockMask], tuple] = operators.attrgetter(*BlockLists._fields)
@@ -77,7 +77,7 @@ class Ready:
 
 def place_of(
     query: Any, key: Any, value: Any, score_mod: Any, block_mask: Any, scale: Any, enable_gqa: Any,
-    options: Mapping[str, Any] | None,
+    options: Any,
 ) -> tuple | None:  # fmt: skip
     """What the outcome of a call depends on besides what its functions read; None where none may be kept: something
     wants to see every operation, or an argument is not of the kind that can be compared."""
@@ -86,10 +86,10 @@ def place_of(
     if type(enable_gqa) is not bool or not (scale is None or (type(scale) is float and scale)) or must_run_eagerly():
         return None
     given: tuple = ()
-    if options:
-        if not all(type(name) is str and type(what) in (str, int, bool) for name, what in options.items()):
+    if options is not None:
+        if type(options) is not dict or not all(type(what) in (str, int, bool) for what in options.values()):
             return None
-        given = tuple(sorted((name, type(what).__name__, what) for name, what in options.items()))
+        given = tuple(sorted((str(name), type(what).__name__, what) for name, what in options.items()))
     try:
         return (
             id(score_mod), id(block_mask), scale, enable_gqa, given, read_ambient(), torch.get_num_threads(),
@@ -134,9 +134,11 @@ def keep(place: tuple, ready: Ready) -> None:
 
 
 def is_plain(tensors: tuple[torch.Tensor, ...]) -> bool:
-    """Whether the dispatcher would do nothing with these tensors but record gradients: ordinary dense ones, neither
-    conjugated nor negated lazily, nor wrapped by a function transform."""
+    """Whether the dispatcher would do nothing with these tensors but record gradients: ordinary dense ones in memory,
+    neither conjugated nor negated lazily, nor wrapped by a function transform."""
     device = tensors[0].device
+    if device.type not in ("cpu", "cuda"):
+        return False
     known = _plain.get(device)
     if known is None:
         ordinary = torch.empty(0, device=device)
@@ -146,14 +148,8 @@ def is_plain(tensors: tuple[torch.Tensor, ...]) -> bool:
     return all(tensor.device == device and _keys(tensor).raw_repr() in known for tensor in tensors)
 
 
-def clear() -> None:
-    """Forget the calls that are ready, and the kernels that have been built and described."""
-    _ready.clear()
-    clear_kernels()
-
-
 def _shapes(block_mask: BlockMask) -> tuple:
     return block_mask.kv_num_blocks.shape, block_mask.kv_indices.shape, block_mask.kv_num_blocks.device
 
 
-__all__ = ["Ready", "cast", "clear", "find", "is_plain", "keep", "place_of", "states_of"]
+__all__ = ["Ready", "cast", "find", "is_plain", "keep", "place_of", "states_of"]
