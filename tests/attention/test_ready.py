@@ -14,7 +14,7 @@ from torch.profiler import ProfilerActivity, profile
 from staxlab import create_block_mask, omni_attention
 from staxlab.attention import omni, operator, reads, ready, tracing
 from staxlab.attention.reference import reference_attention
-from staxlab.errors import OptionError
+from staxlab.errors import OptionError, SubscriptError
 
 B, H, N, D = 1, 2, 24, 8
 CAP = 2.0
@@ -169,10 +169,11 @@ def test_values_of_a_captured_tensor_are_read_anew_and_nothing_is_traced(work):
         pytest.param(lambda t: torch.stack([t, t], -1)[..., 0], id="with gaps"),
         pytest.param(lambda t: t.double(), id="another dtype"),
         pytest.param(lambda t: t * 2, id="another tensor"),
+        pytest.param(lambda t: t.view(-1), id="the same memory"),
     ],
 )
 @pytest.mark.parametrize("how", ["bound anew", "in place"])
-def test_a_captured_tensor_of_other_metadata(change, how):
+def test_a_captured_tensor_of_other_metadata(change, how, work):
     slopes = torch.tensor([0.5, 0.25])
 
     def score(s, b, h, q_idx, kv_idx):
@@ -180,12 +181,28 @@ def test_a_captured_tensor_of_other_metadata(change, how):
 
     agrees(score)
     agrees(score)
+    work.clear()
+    changed = change(slopes)
     if how == "in place":
-        slopes.data = change(slopes)
+        same = changed.data_ptr() == slopes.data_ptr()
+        slopes.data = changed
     else:
-        slopes = change(slopes)
+        same, slopes = False, changed
+    del changed
+    agrees(score)
+    assert bool(work) != same
+    agrees(score)
+
+
+def test_a_captured_tensor_that_has_become_too_short():
+    slopes = torch.tensor([0.5, 0.25])
+    score = by_head(slopes)
     agrees(score)
     agrees(score)
+    slopes.data = slopes[:1].clone()
+    for _ in range(2):
+        with pytest.raises(SubscriptError):
+            omni_attention(*operands(), score_mod=score, kernel_options=MATRICES)
 
 
 def test_a_captured_tensor_that_comes_to_require_grad():
@@ -225,6 +242,29 @@ def test_attributes_of_a_function():
     before = agrees(score), agrees(score)
     score.factor = 3.0
     assert torch.equal(*before) and not torch.equal(agrees(score), before[0])
+
+
+def test_a_function_that_comes_to_have_attributes_is_looked_at_again(work):
+    score = tanh_of(2.0)
+    agrees(score)
+    agrees(score)
+    work.clear()
+    score.note = "any"
+    agrees(score)
+    assert work
+
+
+def test_identities_that_are_given_out_again(monkeypatch):
+    """What is found under an identity has to be what it was kept for."""
+    monkeypatch.setattr(ready, "id", lambda thing: 0, raising=False)
+    both = lambda b, h, q_idx, kv_idx: q_idx >= kv_idx  # noqa: E731
+    masks = [create_block_mask(both, None, None, N, N, BLOCK_SIZE=size) for size in (8, (8, 12), 12)]
+    masks.append(create_block_mask(lambda b, h, q_idx, kv_idx: q_idx <= kv_idx, None, None, N, N, BLOCK_SIZE=12))
+    scores = [tanh_of(2.0), tanh_of(0.5)]
+    for _ in range(2):
+        for score in scores:
+            for mask in masks:
+                agrees(score, mask)
 
 
 def test_functions_that_a_function_calls():
@@ -357,7 +397,7 @@ def test_scales_that_are_equal_and_not_the_same():
 def test_tensors_without_memory():
     """Shapes are known without a kernel, whatever was called before."""
     for device in ("cpu", "meta", "meta", "cpu"):
-        found = omni_attention(*(tensor.to(device) for tensor in operands()), score_mod=None, kernel_options=MATRICES)
+        found = omni_attention(*(tensor.to(device) for tensor in operands()))
         assert found.device.type == device and found.shape == (B, H, N, D)
 
 
