@@ -20,13 +20,13 @@ import torch
 
 from ..errors import OptionError, SubscriptError
 from ..loops.layout import is_injective
-from ..specialize.ambient import unrecorded
+from ..specialize.ambient import are_ordinary, unrecorded
 from .backends import check_options
 from .block_mask import BlockMask
 from .modification import Captured, modification
 from .operator import Specification, register
 from .problem import DTYPES, BlockGeometry
-from .ready import Ready, cast, find, is_plain, keep, place_of, states_of
+from .ready import Ready, cast, find, keep, place_of, states_of
 
 
 def omni_attention(
@@ -114,7 +114,7 @@ def _made_ready(
     for part in found.captured:
         _check_device(part, query.device)
     learnable = len(score.captured) if score is not None else 0
-    plain = place is not None and is_plain((*given, *(part.tensor for part in found.captured)))
+    plain = place is not None and are_ordinary((*given, *(part.tensor for part in found.captured)))
     ready = Ready(register(found), found.captured, learnable, casts, block_mask, states or (None, None), plain)
     if states is not None:
         keep(place, ready)

@@ -28,6 +28,7 @@ from ..loops.ir import Extern
 from ..loops.lowering.registry import LIBRARY
 from ..options import DeviceSpec, device_spec, host_device_spec
 from ..provenance import Line
+from ..specialize.ambient import are_ordinary, must_run_eagerly
 from .problem import AttentionProblem, BlockGeometry
 
 
@@ -334,13 +335,25 @@ class _Attention(torch.autograd.function._SingleLevelFunction):
 
     @staticmethod
     def backward(ctx: Any, output_gradient: Any, lse_gradient: Any) -> Any:
+        return _Attention.differentiated(ctx, output_gradient, lse_gradient)
+
+    @staticmethod
+    def differentiated(ctx: Any, output_gradient: Any, lse_gradient: Any, undispatched: bool = False) -> Any:
+        """The gradients of everything that :meth:`forward` was given. ``undispatched``: past the dispatcher, if the
+        tensors are still ordinary ones and still nobody watches."""
         query, key, value, output, lse, *others = ctx.saved_tensors
         blocks, captured = others[: ctx.number], others[ctx.number :]
         if output_gradient is None and lse_gradient is None:
             return (None,) * (5 + len(others))
         needs = ctx.needs_input_grad[5 + ctx.number :]
         learnable = [wants and number < _of_score(ctx.name) for number, wants in enumerate(needs)]
-        found = attention_backward(
+        if undispatched and not torch.is_grad_enabled() and not must_run_eagerly():
+            gradients = tuple(one for one in (output_gradient, lse_gradient) if one is not None)
+            ordinary = are_ordinary((query, key, value, output, lse, *others, *gradients))
+            compute = _attention_backward if ordinary else attention_backward
+        else:
+            compute = attention_backward
+        found = compute(
             output_gradient, lse_gradient, query, key, value, output, lse, blocks, captured, ctx.name, learnable
         )
         rest = iter(found[3:])
@@ -355,6 +368,18 @@ class _Attention(torch.autograd.function._SingleLevelFunction):
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> Any:
         raise _no_derivative("in forward mode", "use reverse mode: .backward(), torch.autograd.grad or torch.func.vjp")
+
+
+class _Undispatched(_Attention):
+    """The same for ordinary tensors, with nobody watching: the kernels are called past the dispatcher."""
+
+    @staticmethod
+    def forward(name: str, number: int, query: Any, key: Any, value: Any, *others: torch.Tensor) -> Any:
+        return _attention(query, key, value, others[:number], others[number:], name)
+
+    @staticmethod
+    def backward(ctx: Any, output_gradient: Any, lse_gradient: Any) -> Any:
+        return _Attention.differentiated(ctx, output_gradient, lse_gradient, undispatched=True)
 
 
 class _AttentionBackward(torch.autograd.function._SingleLevelFunction):
@@ -425,6 +450,11 @@ def _autograd_attention(query: Any, key: Any, value: Any, blocks: Any, captured:
         return _recorded(_Attention, name, len(blocks), query, key, value, *blocks, *captured)
     with torch._C._AutoDispatchBelowAutograd():
         return attention(query, key, value, blocks, captured, name)
+
+
+def undispatched(name: str, query: Any, key: Any, value: Any, blocks: Sequence[Any], captured: Sequence[Any]) -> Any:
+    """The operator on ordinary tensors, of which some require grad, with nobody watching."""
+    return _recorded(_Undispatched, name, len(blocks), query, key, value, *blocks, *captured)
 
 
 def _autograd_attention_backward(*args: Any) -> list[torch.Tensor]:

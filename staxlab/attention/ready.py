@@ -7,9 +7,9 @@ around the call (autocast, gradient mode, inference mode). So its outcome is kep
 compiled program is, and is valid as long as what the two functions read is untouched (:mod:`.reads`). An outcome is
 only kept of a call that was accepted: whatever is refused is refused again, with the same words.
 
-Where nobody watches, no gradient is recorded and the tensors are ordinary ones, the kernel is called past the
-dispatcher, which would do no more than that. While a program is recorded, under function transforms and modes, nothing
-of this is used.
+Where nobody watches and the tensors are ordinary ones, the kernel is called past the dispatcher, which would do no more
+than that, or record the gradient, which is asked for then. While a program is recorded, under function transforms and
+modes, nothing of this is used.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import torch
 from ..specialize.ambient import must_run_eagerly, read_ambient
 from . import reads
 from .block_mask import BlockMask
-from .operator import CACHES, BlockLists, attention, is_differentiated, kernel_of, run
+from .operator import CACHES, BlockLists, attention, is_differentiated, kernel_of, run, undispatched
 
 LARGEST = 512
 _ready: dict[tuple, Ready] = {}  # the oldest goes first; cleared with the operator's caches
@@ -32,7 +32,6 @@ CACHES.append(_ready)
 _ORDINARY = (torch.Tensor, torch.nn.Parameter)
 _keys = torch._C._dispatch_keys
 _lists: Callable[[BlockMask], tuple] = operators.attrgetter(*BlockLists._fields)
-_plain: dict[torch.device, frozenset[int]] = {}
 
 
 class Ready:
@@ -67,8 +66,10 @@ class Ready:
         """The result and the logarithms, of tensors in the dtype that they are computed in."""
         captured = [part.tensor for part in self.captured]
         blocks = () if self.block_mask is None else _lists(block_mask)
-        if not self.plain or is_differentiated((query, key, value, *captured[: self.learnable])):
+        if not self.plain:
             return attention(query, key, value, list(blocks), captured, self.name)
+        if is_differentiated((query, key, value, *captured[: self.learnable])):
+            return undispatched(self.name, query, key, value, blocks, captured)
         found = self.kernel
         if found is None:
             found = self.kernel = kernel_of(self.name, query, key, value)
@@ -133,23 +134,8 @@ def keep(place: tuple, ready: Ready) -> None:
     _ready[place] = ready
 
 
-def is_plain(tensors: tuple[torch.Tensor, ...]) -> bool:
-    """Whether the dispatcher would do nothing with these tensors but record gradients: ordinary dense ones in memory,
-    neither conjugated nor negated lazily, nor wrapped by a function transform."""
-    device = tensors[0].device
-    if device.type not in ("cpu", "cuda"):
-        return False
-    known = _plain.get(device)
-    if known is None:
-        ordinary = torch.empty(0, device=device)
-        with torch.inference_mode(not torch.is_inference_mode_enabled()):
-            other = torch.empty(0, device=device)
-        known = _plain[device] = frozenset({_keys(ordinary).raw_repr(), _keys(other).raw_repr()})
-    return all(tensor.device == device and _keys(tensor).raw_repr() in known for tensor in tensors)
-
-
 def _shapes(block_mask: BlockMask) -> tuple:
     return block_mask.kv_num_blocks.shape, block_mask.kv_indices.shape, block_mask.kv_num_blocks.device
 
 
-__all__ = ["Ready", "cast", "find", "is_plain", "keep", "place_of", "states_of"]
+__all__ = ["Ready", "cast", "find", "keep", "place_of", "states_of"]

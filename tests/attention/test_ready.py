@@ -14,7 +14,7 @@ from torch.profiler import ProfilerActivity, profile
 from staxlab import create_block_mask, omni_attention
 from staxlab.attention import omni, operator, reads, ready, tracing
 from staxlab.attention.reference import reference_attention
-from staxlab.errors import OptionError, SubscriptError
+from staxlab.errors import OptionError, StaxError, SubscriptError
 
 B, H, N, D = 1, 2, 24, 8
 CAP = 2.0
@@ -79,6 +79,18 @@ def documents(ids):
     return create_block_mask(lambda b, h, q_idx, kv_idx: ids[q_idx] == ids[kv_idx], None, None, N, N, BLOCK_SIZE=8)
 
 
+def watching(seen: list[str]):
+    """A mode under which the names of operators are noted down."""
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    class Watching(TorchDispatchMode):
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            seen.append(str(function))
+            return function(*args, **(kwargs or {}))
+
+    return Watching()
+
+
 # -- what is not done again --------------------------------------------------------------------------------------------
 
 
@@ -113,6 +125,56 @@ def test_an_equal_call_under_other_metadata_is_another(work):
         work.clear()
         agrees(score, given=[change(tensor) for tensor in operands()])
         assert "modification" in work
+
+
+def gradients(score, mask, given, **options) -> list[torch.Tensor]:
+    output, lse = omni_attention(*given, score_mod=score, block_mask=mask, return_lse=True)
+    return list(torch.autograd.grad(output.sin().sum() + lse.cos().sum(), given, **options))
+
+
+def test_training_calls_no_operator_the_second_time(work):
+    score, mask, given = tanh_of(3.0), causal(), operands(requires_grad=True)
+    first = gradients(score, mask, given)
+    gradients(score, mask, given)
+    work.clear()
+    with profile(activities=[ProfilerActivity.CPU]) as profiled:
+        second = gradients(score, mask, given)
+    names = {event.name for event in profiled.events()}
+    assert not work and "aten::sin" in names and not any("staxlab" in name for name in names)
+    output, lse = reference_attention(*given, score, mask.mask_mod)
+    wanted = torch.autograd.grad(output.sin().sum() + lse.cos().sum(), given)
+    for one, other, right in zip(first, second, wanted, strict=True):
+        assert torch.equal(one, other)
+        torch.testing.assert_close(one, right, rtol=1e-3, atol=1e-5)
+
+
+def test_what_watches_a_backward_pass_sees_the_operator():
+    given = operands(requires_grad=True)
+    for _ in range(2):
+        output = omni_attention(*given, kernel_options=MATRICES)
+    seen: list[str] = []
+    with watching(seen):
+        torch.autograd.grad(output.sum(), given)
+    assert any("attention_backward" in name for name in seen)
+
+
+def test_a_second_derivative_is_refused_as_ever():
+    given = operands(requires_grad=True)
+    for _ in range(3):
+        output = omni_attention(*given, kernel_options=MATRICES)
+        (gradient,) = torch.autograd.grad(output.square().sum(), given[:1], create_graph=True)
+        with pytest.raises(StaxError, match="second time"):
+            torch.autograd.grad(gradient.sum(), given)
+
+
+def test_gradients_that_are_negated_lazily():
+    given = operands(requires_grad=True)
+    upstream = torch.randn(B, H, N, D, dtype=torch.complex64).conj().imag
+    for _ in range(3):
+        output = omni_attention(*given, kernel_options=MATRICES)
+        lazy = torch.autograd.grad(output, given, upstream, retain_graph=True)
+        plain = torch.autograd.grad(output, given, upstream.resolve_neg())
+        assert upstream.is_neg() and all(map(torch.equal, lazy, plain))
 
 
 # -- what may have changed ---------------------------------------------------------------------------------------------
@@ -357,27 +419,24 @@ def test_function_transforms_and_modes_are_seen():
     query.requires_grad_()
     (wanted,) = torch.autograd.grad(omni_attention(query, key, value, score_mod=score).sum(), query)
     torch.testing.assert_close(gradient, wanted)
-    from torch.utils._python_dispatch import TorchDispatchMode
-
-    class Watching(TorchDispatchMode):
-        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-            seen.append(str(function))
-            return function(*args, **(kwargs or {}))
-
     seen: list[str] = []
-    with Watching():
+    with watching(seen):
         omni_attention(query.detach(), key, value, score_mod=score)
     assert any("staxlab.attention" in name for name in seen)
 
 
 @pytest.mark.parametrize(
-    "wrong",
-    [{"scale": True}, {"enable_gqa": 1}, {"kernel_options": {"FETCH": 1}}, {"kernel_options": {"BLOCK_M": True}}],
+    ("right", "wrong"),
+    [
+        ({"scale": 1.0}, {"scale": True}),
+        ({"enable_gqa": True}, {"enable_gqa": 1}),
+        ({"kernel_options": MATRICES | {"FETCH": True}}, {"kernel_options": MATRICES | {"FETCH": 1}}),
+        ({"kernel_options": MATRICES | {"BLOCK_M": 1}}, {"kernel_options": MATRICES | {"BLOCK_M": True}}),
+    ],
     ids=str,
 )
-def test_what_is_refused_is_refused_after_a_call_that_compares_equal(wrong):
+def test_what_is_refused_is_refused_after_a_call_that_compares_equal(right, wrong):
     """True is 1 to a dictionary."""
-    right = {"scale": {"scale": 1}, "enable_gqa": {"enable_gqa": True}}.get(next(iter(wrong)), {})
     for _ in range(2):
         omni_attention(*operands(), **right)
     for _ in range(2):
