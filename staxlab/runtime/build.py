@@ -127,10 +127,14 @@ ENTRY = "kernel"  # the function's name in what is compiled
 
 
 def anonymous(kernel: Kernel) -> Kernel:
-    """The kernel without the names that its region gave to it and to its arguments, and without comments."""
+    """The kernel without the names that its region gave to it, to its arguments and to rows that its members pass on,
+    and without comments."""
     renamed = {argument.name: f"argument_{place}" for place, argument in enumerate(kernel.arguments)}
     renamed |= {kernel.name: ENTRY, kernel.name + RESIDENT: ENTRY + RESIDENT}
     bare = [_COMMENT.sub("", line.text) for line in kernel.lines]
+    rows = dict.fromkeys(name for text in bare for name in _ROW.findall(text))
+    for place, name in enumerate(rows):
+        renamed |= {name: f"passed_on_{place}", f"memory_{name}": f"memory_passed_on_{place}"}
     if any(re.search(rf"\b{new}\b", text) for new in renamed.values() for text in bare):
         return kernel  # a name of ours is taken already
     names = re.compile(r"\b(" + "|".join(map(re.escape, renamed)) + r")\b")
@@ -138,6 +142,7 @@ def anonymous(kernel: Kernel) -> Kernel:
     return dataclasses.replace(kernel, name=ENTRY, lines=tuple(Line(text) for text in texts if text.strip()))
 
 
+_ROW = re.compile(r"\bmemory_(row_\w+)\[")  # where a kernel's own memory for a row is declared
 _COMMENT = re.compile(r"\s*//[^\"]*$")
 _INCLUDED = re.compile(r'^#include "(staxlab_\w+\.h)"', re.MULTILINE)
 
