@@ -54,16 +54,19 @@ FIRST = tuple(
 
 @dataclass(frozen=True)
 class Case:
-    """``relu(A B + b)`` of these sizes in bfloat16, or the bare product."""
+    """``relu(A B + b)`` of these sizes in bfloat16, or the bare product. ``transposed``: B is the transpose of what
+    lies in memory row by row, as the weight of a layer is."""
 
     rows: int
     columns: int
     depth: int
     epilogue: bool
+    transposed: bool = False
 
     @property
     def name(self) -> str:
-        words = "relu(A B + b)" if self.epilogue else "A B"
+        second = "W'" if self.transposed else "B"
+        words = f"relu(A {second} + b)" if self.epilogue else f"A {second}"
         return f"{words}, {self.rows} x {self.depth} x {self.columns}"
 
     @property
@@ -79,16 +82,20 @@ class Case:
         generator = torch.Generator(device).manual_seed(seed)
         shapes = [(self.rows, self.depth), (self.depth, self.columns), (self.columns,)]
         made = [torch.randn(s, generator=generator, device=device) for s in shapes[: 3 if self.epilogue else 2]]
-        return [tensor.to(torch.bfloat16) for tensor in made]
+        made = [tensor.to(torch.bfloat16) for tensor in made]
+        if self.transposed:
+            made[1] = made[1].t().contiguous().t()
+        return made
 
 
 def cases() -> list[Case]:
     squares = [Case(n, n, n, epilogue) for n in SQUARES for epilogue in (False, True)]
-    return squares + [Case(8192, 8192, depth, True) for depth in DEPTHS] + [Case(64, 64, 65536, False)]
+    layers = [Case(8192, 5632, 2048, epilogue, True) for epilogue in (False, True)]  # of a decoder, 8192 tokens
+    return squares + [Case(8192, 8192, depth, True) for depth in DEPTHS] + [Case(64, 64, 65536, False)] + layers
 
 
 def small_cases() -> list[Case]:
-    return [Case(48, 64, 32, True), Case(64, 48, 40, False), Case(16, 16, 2560, False)]
+    return [Case(48, 64, 32, True), Case(64, 48, 40, False), Case(16, 16, 2560, False), Case(48, 64, 32, True, True)]
 
 
 # --- Where kernels run ------------------------------------------------------------------------------------------------

@@ -219,6 +219,11 @@ FORMS: tuple[KernelForm, ...] = (
         (Facts("pointwise", 2, 1, "v4.b32", "v4.b32", "evict_first evict_last"),), values_at=(40, 70), tolerance=0,
     ),
     KernelForm(
+        "pointwise, whole blocks apart", lambda x, w: x * w, _matrix_and_vector, (4097, 2049),
+        (Facts("pointwise", 4, 2, "b32 v4.b32", "b32 v4.b32", "evict_first evict_last"),),
+        marks=("if xoffset + XBLOCK <= xnumel:", "else:", "xmask = xindex < xnumel"), values_at=(41, 71), tolerance=0,
+    ),
+    KernelForm(
         "rectangle", example_6_1, _transposed_pair, (256, 512), (Facts("pointwise", 2, 1, "v4.b32", "v4.b32"),),
         marks=("ynumel = 512", "xnumel = 256", "tl.program_id(1) * YBLOCK"), others=((40, 70), (0, 9), (1, 1)),
         tolerance=0,

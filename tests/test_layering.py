@@ -37,7 +37,7 @@ ORDER: tuple[tuple[str, ...], ...] = (
     ("staxlab.codegen",),
     ("staxlab.runtime",),
     ("staxlab.attention.backends", "staxlab.attention.operator", "staxlab.attention.omni",
-     "staxlab.attention.recorded"),
+     "staxlab.attention.ready", "staxlab.attention.recorded"),
     ("staxlab.measure",),
     ("staxlab.compilation",),
     ("staxlab.fallbacks", "staxlab.remarks", "staxlab.restoring"),

@@ -30,8 +30,8 @@ from ..loops.formatting import body_lines
 from ..loops.ops import Ops
 from ..loops.semantics import Evaluator, flat_storage
 from ..provenance import Origins, SourceLocation
-from ..specialize.free_variables import Environment, collect
 from ..specialize.signature import compute_key
+from . import reads
 from .tracing import SCORE, SUBSCRIPTS, CapturedBuffer, Traced, captured_name, trace_modification
 
 KINDS = ("score", "mask")
@@ -245,15 +245,13 @@ class Given(Ops):
 #: What was traced, by everything that it was specialized on. Bounded: the oldest goes first.
 _TRACED: dict[tuple, Traced] = {}
 _LARGEST = 512
-#: Functions that read no tensor, by id, with what they read.
-_ENVIRONMENTS: dict[int, tuple[Any, Environment]] = {}
 _LOCK = threading.Lock()
 
 
 def clear() -> None:
     """Forget everything traced."""
     _TRACED.clear()
-    _ENVIRONMENTS.clear()
+    reads.clear()
 
 
 def modification(
@@ -287,7 +285,7 @@ def modification(
     key = None
     place = torch.device(device)
     if callable(function):
-        environment = _environment(function)
+        environment = reads.environment_of(function)
         of = (_code_of(function), kind, None if sizes is None else tuple(sizes), dtype, place, spread_out)
         key = (compute_key((), {}, environment), *of)
         traced = _TRACED.get(key)
@@ -314,24 +312,6 @@ def _code_of(function: Any) -> tuple:
     function = inspect.unwrap(getattr(function, "__func__", function))
     code = getattr(function, "__code__", None)
     return (type(function), repr(function)) if code is None else (code, id(function.__globals__))
-
-
-def _environment(function: Any) -> Environment:
-    """What a function reads besides its arguments: as found before where that is all there is still.
-
-    Kept only for functions that read no tensor. An environment holds what it describes, and the tensors of a function
-    that is made anew in each call of a layer are to go when it goes.
-    """
-    known = _ENVIRONMENTS.get(id(function))
-    if known is not None and known[0] is function and known[1].is_current():
-        return known[1]
-    found = collect(function)
-    if not found.tensors:
-        with _LOCK:
-            while len(_ENVIRONMENTS) >= _LARGEST:
-                _ENVIRONMENTS.pop(next(iter(_ENVIRONMENTS)))
-            _ENVIRONMENTS[id(function)] = (function, found)
-    return found
 
 
 def _captured(number: int, buffer: CapturedBuffer, environment: Any) -> Captured:

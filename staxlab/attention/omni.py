@@ -5,7 +5,8 @@ mask which scores take part. Both are traced and become lines of the kernel. The
 it runs at once, and inside a function given to :func:`staxlab.compile` it is recorded as one operator.
 
 Nothing here computes. Arguments are checked, each refusal in one sentence that names the argument; the functions become
-modifications; and :data:`~staxlab.attention.operator.attention` is called.
+modifications; and :data:`~staxlab.attention.operator.attention` is called. All of it happens once: a call whose like
+was accepted before finds it :mod:`.ready`.
 """
 
 from __future__ import annotations
@@ -19,12 +20,13 @@ import torch
 
 from ..errors import OptionError, SubscriptError
 from ..loops.layout import is_injective
-from ..specialize.ambient import unrecorded
+from ..specialize.ambient import are_ordinary, unrecorded
 from .backends import check_options
 from .block_mask import BlockMask
 from .modification import Captured, modification
-from .operator import Specification, attention, register
+from .operator import Specification, register
 from .problem import DTYPES, BlockGeometry
+from .ready import Ready, cast, find, keep, place_of, states_of
 
 
 def omni_attention(
@@ -70,15 +72,33 @@ def omni_attention(
     SubscriptError where ``score_mod`` reads beyond a captured tensor at a subscript that is no data. Other reads out of
     range are of the nearest element.
     """
+    place = place_of(query, key, value, score_mod, block_mask, scale, enable_gqa, kernel_options)
+    ready = None if place is None else find(place, score_mod, block_mask)
+    if ready is None:
+        ready, given = _made_ready(query, key, value, score_mod, block_mask, scale, enable_gqa, kernel_options, place)
+    else:
+        given = cast((query, key, value), ready.casts)
+    output, lse = ready(*given, block_mask)
+    return (output, lse) if return_lse else output
+
+
+def _made_ready(
+    query: Any, key: Any, value: Any, score_mod: Any, block_mask: Any, scale: Any, enable_gqa: Any,
+    kernel_options: Any, place: tuple | None,
+) -> tuple[Ready, tuple[torch.Tensor, ...]]:  # fmt: skip
+    """The call with everything checked, traced and registered, kept at its ``place`` if it has one; and query, key and
+    value in the dtype that they are computed in."""
+    states = None if place is None else states_of(score_mod, block_mask)
     tensors = {"query": query, "key": key, "value": value}
     for name, tensor in tensors.items():
         _check_tensor(name, tensor)
-    query, key, value = _as_autocast(query, key, value)
+    casts = _autocast_dtype(query)
+    query, key, value = given = cast((query, key, value), casts)
     _check_sizes(query, key, value, enable_gqa)
     options = check_options(kernel_options)
-    geometry, blocks, mask_mod = None, [], None
+    geometry, mask_mod = None, None
     if block_mask is not None:
-        geometry, blocks, mask_mod = _visited(block_mask, query, key)
+        geometry, mask_mod = _visited(block_mask, query, key)
     modifications = []
     for kind, function in (("score", score_mod), ("mask", mask_mod)):
         modifications.append(None if function is None else _traced(function, kind, query, key))
@@ -91,9 +111,14 @@ def omni_attention(
             remedy="make the tensor longer, or limit the subscript: table[q_idx.clamp(max=len(table) - 1)]",
         )
     found = Specification(score, mask, _checked_scale(scale), geometry, options)
-    captured = [_on_device(part, query.device) for part in found.captured]
-    output, lse = attention(query, key, value, blocks, captured, register(found))
-    return (output, lse) if return_lse else output
+    for part in found.captured:
+        _check_device(part, query.device)
+    learnable = len(score.captured) if score is not None else 0
+    plain = place is not None and are_ordinary((*given, *(part.tensor for part in found.captured)))
+    ready = Ready(register(found), found.captured, learnable, casts, block_mask, states or (None, None), plain)
+    if states is not None:
+        keep(place, ready)
+    return ready, given
 
 
 # -- checks -----------------------------------------------------------------------------------------------------------
@@ -122,14 +147,11 @@ def _check_tensor(name: str, tensor: Any) -> None:
         raise OptionError(f"{name} has layout {tensor.layout}", remedy="pass a dense tensor: to_dense()")
 
 
-def _as_autocast(*tensors: torch.Tensor) -> list[torch.Tensor]:
-    """The three in the dtype that autocast gives to scaled_dot_product_attention's."""
-    device = tensors[0].device.type
-    if device not in ("cpu", "cuda") or not torch.is_autocast_enabled(device):
-        return list(tensors)
-    dtype = torch.get_autocast_dtype(device)
-    eligible = (torch.float32, torch.float16, torch.bfloat16)
-    return [tensor.to(dtype) if tensor.dtype in eligible else tensor for tensor in tensors]
+def _autocast_dtype(query: torch.Tensor) -> torch.dtype | None:
+    """What autocast gives to scaled_dot_product_attention, None where it is off."""
+    device = query.device.type
+    enabled = device in ("cpu", "cuda") and torch.is_autocast_enabled(device)
+    return torch.get_autocast_dtype(device) if enabled else None
 
 
 def _check_sizes(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, enable_gqa: Any) -> None:
@@ -182,8 +204,8 @@ def _checked_scale(scale: Any) -> float | None:
     return float(scale)
 
 
-def _visited(block_mask: Any, query: torch.Tensor, key: torch.Tensor) -> tuple[BlockGeometry, list, Callable]:
-    """The geometry, the lists and the function of a block mask that fits."""
+def _visited(block_mask: Any, query: torch.Tensor, key: torch.Tensor) -> tuple[BlockGeometry, Callable]:
+    """The geometry and the function of a block mask that fits."""
     if not isinstance(block_mask, BlockMask):
         remedy = None
         if callable(block_mask):
@@ -194,18 +216,16 @@ def _visited(block_mask: Any, query: torch.Tensor, key: torch.Tensor) -> tuple[B
     batch, heads = block_mask.shape[:2]
     alike = heads > 1 and not block_mask.reads_head
     geometry = BlockGeometry(*block_mask.block_size, batch > 1, heads > 1, alike)
-    return geometry, list(block_mask.lists().values()), block_mask.mask_mod
+    return geometry, block_mask.mask_mod
 
 
-def _on_device(part: Captured, device: torch.device) -> torch.Tensor:
-    """A captured tensor, which has to be where kernels can read it."""
-    tensor = part.tensor
-    if tensor.device != device:
+def _check_device(part: Captured, device: torch.device) -> None:
+    """A captured tensor has to be where kernels can read it."""
+    if part.device != str(device):
         raise OptionError(
-            f"{part.path}, which a modification captured, is on {tensor.device}, and query on {device}",
+            f"{part.path}, which a modification captured, is on {part.device}, and query on {device}",
             remedy="move it once, outside the function",
         )
-    return tensor
 
 
 # -- modifications ----------------------------------------------------------------------------------------------------

@@ -29,6 +29,7 @@ from ..loops.lowering.registry import LIBRARY
 from ..options import DeviceSpec, device_spec, host_device_spec
 from ..provenance import Line
 from ..runtime.plan_key import MEANINGS
+from ..specialize.ambient import are_ordinary, must_run_eagerly
 from .problem import AttentionProblem, BlockGeometry
 
 
@@ -125,8 +126,8 @@ def clear() -> None:
     """Forget the kernels that have been built and described. Specifications stay, since graphs hold their names."""
     from .backends import describe
 
-    _kernels.clear()
-    _devices.clear()
+    for cache in CACHES:
+        cache.clear()
     describe.cache_clear()
 
 
@@ -175,6 +176,8 @@ MEANINGS.update({attention: lambda args: _meaning(args[5]), attention_backward: 
 _kernels: dict[tuple, Any] = {}
 _MOST_KERNELS = 512  # built ones that are kept, the oldest go first; libraries and texts have caches of their own
 _devices: dict[torch.device, DeviceSpec] = {}
+#: What :func:`clear` forgets. Who keeps built kernels elsewhere adds what holds them.
+CACHES: list[dict] = [_kernels, _devices]
 
 
 def device_of(tensor: torch.Tensor) -> DeviceSpec:
@@ -186,7 +189,7 @@ def device_of(tensor: torch.Tensor) -> DeviceSpec:
     return _devices[tensor.device]
 
 
-def _kernel(
+def kernel_of(
     name: str, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, learnable: tuple[bool, ...] | None = None
 ) -> tuple[AttentionProblem, Any]:
     """The problem of a call and what computes it (None: there is nothing to compute), built when it is first met."""
@@ -216,7 +219,21 @@ def _attention(
     captured: Sequence[torch.Tensor],
     name: str,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    problem, kernel = _kernel(name, query, key, value)
+    problem, kernel = kernel_of(name, query, key, value)
+    return run(problem, kernel, query, key, value, blocks, captured)
+
+
+def run(
+    problem: AttentionProblem,
+    kernel: Any,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    blocks: Sequence[torch.Tensor],
+    captured: Sequence[torch.Tensor],
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The forward pass of a problem by its kernel, both as :func:`kernel_of` gives them. Below autograd: no gradient is
+    recorded here."""
     if kernel is None:
         output, lse = _results(problem, query)
         return output.zero_(), lse.fill_(-math.inf)
@@ -241,7 +258,7 @@ def _attention_backward(
     name: str,
     learnable: Sequence[bool],
 ) -> list[torch.Tensor]:
-    problem, kernel = _kernel(name, query, key, value, tuple(learnable))
+    problem, kernel = kernel_of(name, query, key, value, tuple(learnable))
     wanted = [tensor for tensor, wants in zip(captured, learnable, strict=True) if wants]
     if kernel is None:
         return [gradient.zero_() for gradient in _gradients(problem, (query, key, value), wanted)]
@@ -330,13 +347,25 @@ class _Attention(torch.autograd.function._SingleLevelFunction):
 
     @staticmethod
     def backward(ctx: Any, output_gradient: Any, lse_gradient: Any) -> Any:
+        return _Attention.differentiated(ctx, output_gradient, lse_gradient)
+
+    @staticmethod
+    def differentiated(ctx: Any, output_gradient: Any, lse_gradient: Any, undispatched: bool = False) -> Any:
+        """The gradients of everything that :meth:`forward` was given. ``undispatched``: past the dispatcher, if the
+        tensors are still ordinary ones and still nobody watches."""
         query, key, value, output, lse, *others = ctx.saved_tensors
         blocks, captured = others[: ctx.number], others[ctx.number :]
         if output_gradient is None and lse_gradient is None:
             return (None,) * (5 + len(others))
         needs = ctx.needs_input_grad[5 + ctx.number :]
         learnable = [wants and number < _of_score(ctx.name) for number, wants in enumerate(needs)]
-        found = attention_backward(
+        if undispatched and not torch.is_grad_enabled() and not must_run_eagerly():
+            gradients = tuple(one for one in (output_gradient, lse_gradient) if one is not None)
+            ordinary = are_ordinary((query, key, value, output, lse, *others, *gradients))
+            compute = _attention_backward if ordinary else attention_backward
+        else:
+            compute = attention_backward
+        found = compute(
             output_gradient, lse_gradient, query, key, value, output, lse, blocks, captured, ctx.name, learnable
         )
         rest = iter(found[3:])
@@ -351,6 +380,18 @@ class _Attention(torch.autograd.function._SingleLevelFunction):
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> Any:
         raise _no_derivative("in forward mode", "use reverse mode: .backward(), torch.autograd.grad or torch.func.vjp")
+
+
+class _Undispatched(_Attention):
+    """The same for ordinary tensors, with nobody watching: the kernels are called past the dispatcher."""
+
+    @staticmethod
+    def forward(name: str, number: int, query: Any, key: Any, value: Any, *others: torch.Tensor) -> Any:
+        return _attention(query, key, value, others[:number], others[number:], name)
+
+    @staticmethod
+    def backward(ctx: Any, output_gradient: Any, lse_gradient: Any) -> Any:
+        return _Attention.differentiated(ctx, output_gradient, lse_gradient, undispatched=True)
 
 
 class _AttentionBackward(torch.autograd.function._SingleLevelFunction):
@@ -396,7 +437,7 @@ def _of_score(name: str) -> int:
 _forward_ad = vars(torch.autograd.forward_ad)
 
 
-def _is_differentiated(tensors: Sequence[Any]) -> bool:
+def is_differentiated(tensors: Sequence[Any]) -> bool:
     """Whether autograd has to hear of a call: gradients are recorded, or there may be tangents."""
     if _forward_ad["_current_level"] >= 0:
         return True
@@ -417,14 +458,19 @@ def _recorded(function: Any, *args: Any) -> Any:
 
 
 def _autograd_attention(query: Any, key: Any, value: Any, blocks: Any, captured: Any, name: str) -> Any:
-    if _is_differentiated((query, key, value, *captured[: _of_score(name)])):
+    if is_differentiated((query, key, value, *captured[: _of_score(name)])):
         return _recorded(_Attention, name, len(blocks), query, key, value, *blocks, *captured)
     with torch._C._AutoDispatchBelowAutograd():
         return attention(query, key, value, blocks, captured, name)
 
 
+def undispatched(name: str, query: Any, key: Any, value: Any, blocks: Sequence[Any], captured: Sequence[Any]) -> Any:
+    """The operator on ordinary tensors, of which some require grad, with nobody watching."""
+    return _recorded(_Undispatched, name, len(blocks), query, key, value, *blocks, *captured)
+
+
 def _autograd_attention_backward(*args: Any) -> list[torch.Tensor]:
-    if _is_differentiated((*args[:7], *args[8])):
+    if is_differentiated((*args[:7], *args[8])):
         return list(_recorded(_AttentionBackward, *_spread(args)))
     with torch._C._AutoDispatchBelowAutograd():
         return attention_backward(*args)

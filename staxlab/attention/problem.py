@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -109,13 +110,13 @@ class AttentionProblem:
         """Query heads that share one key head; 1 without grouped-query attention."""
         return self.query_heads // self.key_heads if self.key_heads else 1
 
-    @property
+    @cached_property
     def output_strides(self) -> Strides:
         """Strides of the result: dense, a row of values innermost, the other dimensions in the order that they have in
         the query, so that what comes of a projection in (batch, queries, heads, size) goes on as such."""
         return dense_like((self.batch, self.query_heads, self.queries, self.value_size), self.query_strides)
 
-    @property
+    @cached_property
     def gradient_strides(self) -> tuple[Strides, Strides, Strides]:
         """Strides of the gradients of query, key and value: dense, in the order that each has itself."""
         rows, columns = (self.batch, self.query_heads, self.queries), (self.batch, self.key_heads, self.keys)
@@ -125,7 +126,7 @@ class AttentionProblem:
             dense_like((*columns, self.value_size), self.value_strides),
         )
 
-    @property
+    @cached_property
     def captured(self) -> tuple[Any, ...]:
         """The tensors that the modifications read, those of ``score`` first: the order of a kernel's arguments."""
         return (*(self.score.captured if self.score else ()), *(self.mask.captured if self.mask else ()))
@@ -135,7 +136,7 @@ class AttentionProblem:
         """The type in which products are accumulated, scores modified, and the logarithm of the sum delivered."""
         return torch.float64 if self.dtype == torch.float64 else torch.float32
 
-    @property
+    @cached_property
     def is_empty(self) -> bool:
         """Whether there is nothing to compute: no result, or no key, when the result is zero throughout."""
         return 0 in (self.batch, self.query_heads, self.queries, self.keys)

@@ -26,7 +26,8 @@ from ..provenance import SourceLocation
 
 _HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 #: Functions for users, written with PyTorch's: who called them is asked for.
-_PUBLIC = os.path.join(os.path.dirname(os.path.dirname(_HERE)), "attention", "omni.py")
+_ATTENTION = os.path.join(os.path.dirname(os.path.dirname(_HERE)), "attention")
+_PUBLIC = tuple(os.path.join(_ATTENTION, name) for name in ("omni.py", "ready.py"))
 _TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
 
 # Methods that an operator may have called, by name: the operator, and whether operands arrive swapped.
@@ -101,7 +102,7 @@ class Frame:
         library = None  # the innermost frame of PyTorch's own code that is not machinery
         while frame is not None and frame.f_code is not boundary:
             file = frame.f_code.co_filename
-            if file == _PUBLIC:
+            if file in _PUBLIC:
                 direct = False
             elif not file.startswith(_HERE):
                 if not file.startswith(_TORCH):

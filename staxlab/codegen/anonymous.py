@@ -17,15 +17,20 @@ from .kernel import RESIDENT, Kernel
 ENTRY = "kernel"
 _NAMES = {"cpp": ENTRY, "triton": "anonymous_kernel"}  # the word alone stands in messages of Triton kernels
 
+_ROW = re.compile(r"\bmemory_(row_\w+)\[")  # where a C++ kernel's own memory for a row is declared
 _COMMENT = {"cpp": re.compile(r"\s*//[^\"]*$"), "triton": re.compile(r"\s*#[^\"]*$")}
 
 
 def anonymous(kernel: Kernel) -> Kernel:
-    """The kernel without the names that its region gave to it and to its arguments, and without comments."""
+    """The kernel without the names that its region gave to it, to its arguments and to rows that its members pass on,
+    and without comments."""
     renamed = {argument.name: f"argument_{place}" for place, argument in enumerate(kernel.arguments)}
     name = _NAMES[kernel.language]
     renamed |= {kernel.name: name, kernel.name + RESIDENT: name + RESIDENT}
     bare = [_COMMENT[kernel.language].sub("", line.text) for line in kernel.lines]
+    rows = dict.fromkeys(row for text in bare for row in _ROW.findall(text))
+    for place, row in enumerate(rows):
+        renamed |= {row: f"passed_on_{place}", f"memory_{row}": f"memory_passed_on_{place}"}
     if any(re.search(rf"\b{new}\b", text) for new in renamed.values() for text in bare):
         return kernel  # a name of ours is taken already
     names = re.compile(r"\b(" + "|".join(map(re.escape, renamed)) + r")\b")

@@ -331,15 +331,15 @@ class Fusion:
         merged = pair.merged
         assert merged is not None
         self.merges.append(pair)
-        gone = (pair.first, pair.second)
+        gone = {pair.first.names, pair.second.names}  # every node is in one group: its names are the group
         neighbours = {}
         for (left, right), other in list(self.pairs.items()):
-            if other.first in gone or other.second in gone:
+            if left in gone or right in gone:
                 del self.pairs[left, right]
                 for group in (other.first, other.second):
-                    if group not in gone:
+                    if group.names not in gone:
                         neighbours[group.names] = group
-        self.groups = [group for group in self.groups if group not in gone] + [merged]
+        self.groups = [group for group in self.groups if group.names not in gone] + [merged]
         for node in merged.members:
             self.group_of[node.name] = merged
         for group in neighbours.values():

@@ -8,7 +8,7 @@ so they come with the free variables.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -25,6 +25,8 @@ _transforms = torch._C._functorch.peek_interpreter_stack
 _jit_tracing = torch._C._is_tracing
 _matmul_precision = getattr(torch._C, "_get_fp32_precision_getter", None)
 _forward_ad = vars(torch.autograd.forward_ad)
+_dispatch_keys = torch._C._dispatch_keys
+_ordinary: dict[torch.device, frozenset[int]] = {}  # the dispatch keys of ordinary tensors on a device
 
 
 def product_precision() -> str:
@@ -124,3 +126,19 @@ def must_run_eagerly() -> bool:
 
         return any(not isinstance(mode, DeviceContext) for mode in torch.overrides._get_current_function_mode_stack())
     return False
+
+
+def are_ordinary(tensors: Sequence[torch.Tensor]) -> bool:
+    """Whether PyTorch's dispatcher would do nothing with these tensors but record gradients: dense ones in the memory
+    of one device, neither conjugated nor negated lazily, of no subclass, and not wrapped by a function transform."""
+    device = tensors[0].device
+    if device.type not in ("cpu", "cuda"):
+        return False
+    known = _ordinary.get(device)
+    if known is None:
+        found = []
+        for inference in (False, True):
+            with torch.inference_mode(inference):
+                found.append(_dispatch_keys(torch.empty(0, device=device)).raw_repr())
+        known = _ordinary[device] = frozenset(found)
+    return all(tensor.device == device and _dispatch_keys(tensor).raw_repr() in known for tensor in tensors)

@@ -133,12 +133,26 @@ def test_values_that_a_loop_carries_along():
     assert [int(access.offsets[1]) for access in found[:3]] == [1, 2, 10]
 
 
-def test_both_branches_are_looked_at():
+@pytest.mark.parametrize(
+    ("condition", "expected"),
+    [
+        ("%t = arith.constant true", ["read", "read"]),
+        ("%t = arith.constant false", ["write", "read"]),
+        ("%t = tt.load %q : !tt.ptr<i32>", ["read", "read", "write", "read"]),  # data: nobody knows which it will be
+    ],
+)
+def test_the_branch_that_is_taken_is_looked_at_and_both_where_nobody_knows(condition, expected):
     body = [
-        "%t = arith.constant true", "scf.if %t {", "  %v = tt.load %pp : tensor<8x!tt.ptr<f32>, #b>", "} else {",
+        condition, "scf.if %t {", "  %v = tt.load %pp : tensor<8x!tt.ptr<f32>, #b>", "} else {",
         "  tt.store %pp, %r : tensor<8x!tt.ptr<f32>, #b>", "}", "%w = tt.load %p : !tt.ptr<f32>",
     ]  # fmt: skip
-    assert [access.role for access in run(body)] == ["read", "write", "read"]
+    assert [access.role for access in run(body)] == expected
+
+
+def test_a_branch_that_is_not_taken_and_has_no_other():
+    body = ["%t = arith.constant false", "scf.if %t {", "  %v = tt.load %p : !tt.ptr<f32>", "}",
+            "%w = tt.load %q : !tt.ptr<i32>"]  # fmt: skip
+    assert [access.argument for access in run(body)] == ["q"]
 
 
 def test_what_depends_on_data_is_not_known():

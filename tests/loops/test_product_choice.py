@@ -82,6 +82,15 @@ def test_what_was_measured_on_a_hopper_card():
     assert decision(relu_of_sum, *large, target="sm_80").choice == "library"
 
 
+def test_a_transposed_operand_was_not_measured():
+    """As the weights of layers are. What holds for operands stored by rows is not taken to hold for it."""
+    a, weight, c = samples((4096, 512), (8192, 512), (8192,))
+    found = decision(lambda a, w, c: torch.relu(a @ w.mT + c), a, weight, c)
+    assert found.choice == "library" and "transposed" in found.reason
+    left = decision(lambda a, w, c: torch.relu(a.mT @ w + c), *samples((512, 4096), (512, 8192), (8192,)))
+    assert left.choice == "library" and "transposed" in left.reason
+
+
 def test_options_name_either():
     a, b, c = samples((64, 64), (64, 64), (64,))
     assert decision(relu_of_sum, a, b, c).choice == "library"

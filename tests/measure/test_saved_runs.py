@@ -12,7 +12,7 @@ from staxlab.measure.saved_runs import NotMeasured, SavedRun, read_result, saved
 from staxlab.view.document import SIZE_CAP
 from tests.view.reading import read, references, stripped
 
-COMMITTED = ("gpu_h200", "gpu_fused_h200", "training_h200", "gpu_h200_sweep", "splitting_h200")
+COMMITTED = ("gpu_h200", "training_h200", "gpu_h200_sweep", "splitting_h200")
 MACHINE = {
     "machine": {"processor": "A processor", "device": "A card"},
     "versions": {"torch": "2.0"},

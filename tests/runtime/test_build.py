@@ -11,6 +11,7 @@ import threading
 import pytest
 import torch
 
+import staxlab
 from staxlab.errors import BuildError
 from staxlab.options import Options, host_device_spec
 from staxlab.provenance import Line
@@ -260,6 +261,32 @@ def test_kernels_that_differ_in_names_alone_are_compiled_once(fresh, monkeypatch
     assert sum(kernel.language == "cpp" for kernel in kernels) == 3 and len(commands) == 1
     names = [kernel.name for kernel in kernels if kernel.language == "cpp"]
     assert len(set(names)) == 3 and all(name in str(compiled.versions[0].compilation.artifact) for name in names)
+
+
+def smoothed(x, w):
+    for _ in range(4):
+        x = torch.cumsum(torch.softmax(x * w, -1) + x, 0)
+    return x
+
+
+def test_steps_of_a_loop_share_code_whatever_their_rows_are_called():
+    """A row that members of a kernel pass on has its buffer's name, which is another one in each step."""
+    inputs = torch.randn(16, 200, generator=torch.Generator().manual_seed(0)), torch.ones(200) / 9
+    kernels = [k for k in staxlab.explain(smoothed, *inputs).kernels if "memory_row_" in k.source]
+    assert len(kernels) == 4 and len({kernel.source for kernel in kernels}) == 4
+    first, *others = [build.anonymous(kernel) for kernel in kernels]
+    assert len({kernel.source for kernel in others}) == 1 and "row_buf" not in others[0].source
+    assert first.source != others[0].source  # which reads what nothing else reads
+    torch.testing.assert_close(staxlab.compile(smoothed)(*inputs), smoothed(*inputs))
+
+
+def test_a_kernel_that_has_names_of_ours_already_is_left_alone():
+    compilation = staxlab.explain(smoothed, torch.ones(16, 200), torch.ones(200))
+    kernel = next(k for k in compilation.kernels if "memory_row_" in k.source)
+    text = kernel.lines[-1].text + " // passed_on_0"
+    assert build.anonymous(dataclasses.replace(kernel, lines=(*kernel.lines[:-1], Line(text)))).name == "kernel"
+    taken = dataclasses.replace(kernel, lines=(*kernel.lines, Line("int passed_on_0;")))
+    assert build.anonymous(taken) is taken
 
 
 def test_kernels_that_share_code_keep_their_checks():

@@ -135,6 +135,8 @@ def _execute(run: _Run, start: int, end: int) -> list[Any] | None:
             last = _close(run.lines, number)
             if found and found["name"] == "scf.for":
                 _loop(run, found, number + 1, last)
+            elif found and found["name"] == "scf.if":
+                last = _branches(run, found, number, last)
             else:
                 _execute(run, number + 1, last)
             number = last if run.lines[last : last + 1] and _opens(run.lines[last]) else last + 1
@@ -152,6 +154,20 @@ def _execute(run: _Run, start: int, end: int) -> list[Any] | None:
 
 def _opens(line: str) -> bool:
     return without_locations(line)[0].rstrip().endswith("{")
+
+
+def _branches(run: _Run, found: re.Match, start: int, middle: int) -> int:
+    """The branch that is taken, or both where the condition is data, of which the first closes on line ``middle``; the
+    line on which the last one closes."""
+    condition = run.value(_operands(found["rest"])[0])
+    if condition is None or condition:
+        _execute(run, start + 1, middle)
+    if not _opens(run.lines[middle]):
+        return middle
+    end = _close(run.lines, middle)
+    if condition is None or not condition:
+        _execute(run, middle + 1, end)
+    return end
 
 
 def _loop(run: _Run, found: re.Match, start: int, end: int) -> None:

@@ -28,7 +28,7 @@ from ...schedule.programs import arrays_of_passes, is_full, plan_passes
 from ...schedule.records import Schedule, ScheduleNode
 from ..kernel import KernelArgument
 from .handler import BlockValue, Emission, TritonOps
-from .kernel_text import KernelText, KernelWriter, own_origins
+from .kernel_text import KernelWriter, own_origins
 from .launch import Launch
 from .online import OnlineDeviations, OnlineExponentials
 from .reductions import RowReduction
@@ -150,8 +150,7 @@ class FusedWriter(KernelWriter):
         self.emission.conditions = open_conditions
         return (self.of_this_pass if self.looped and is_full(self.makers[buffer]) else self.values)[buffer]
 
-    def write(self) -> KernelText:
-        """The kernel's text. CodegenError for what Triton cannot express."""
+    def write_body(self) -> None:
         if self.looped:
             self._write_passes()
         else:
@@ -163,7 +162,6 @@ class FusedWriter(KernelWriter):
                     self._made(member, reduction.finish())
                 else:
                     self._elementwise(member)
-        return self._assemble()
 
     def _write_passes(self) -> None:
         members, passes = self.node.members, self.passes

@@ -112,6 +112,6 @@ def triton_kernel(
         bytes_read=schedule.bytes_read(node),
         bytes_written=schedule.bytes_written(node),
         operations=node.operations,
-        decisions=(*form.decisions, *order, launch.decision),
+        decisions=(*form.decisions, *order, launch.decision, *text.decisions),
         tuning=tuning_of(schedule, node, suffix, device, form, launch) if configuration is None else None,
     )

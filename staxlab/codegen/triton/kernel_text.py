@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from ...errors import CodegenError
 from ...loops.expressions import Expr
 from ...loops.ir import Layout
+from ...options import Decision
 from ...provenance import CodeWriter, Line, Origins
 from ...schedule.records import Schedule, ScheduleNode
 from ..kernel import KernelArgument
@@ -28,6 +29,7 @@ from .scans import write_scan
 from .scatters import is_atomic, write_scatter
 from .space import GRID_LIMIT, BlockDim
 from .tiling import LANE_ROOM, Form
+from .whole_blocks import whole_blocks_decision
 
 #: Data that should stay in the second-level cache may take one part in so many of it.
 CACHE_SHARE = 4
@@ -35,12 +37,14 @@ CACHE_SHARE = 4
 
 @dataclass(frozen=True)
 class KernelText:
-    """A finished text: its lines, its arguments in order, and whether it contains run-time checks."""
+    """A finished text: its lines, its arguments in order, whether it contains run-time checks, and what was decided
+    while it was written."""
 
     lines: tuple[Line, ...]
     arguments: tuple[KernelArgument, ...]
     asserts: bool
     kernel_line: int
+    decisions: tuple[Decision, ...] = ()
 
     @property
     def compiler_options(self) -> dict[str, object]:
@@ -81,6 +85,8 @@ class KernelWriter:
             cache_hint=self._cache_hint,
             zero_fill=form.kind != "pointwise",
         )
+        self.apart = whole_blocks_decision(schedule, node, form, launch, self.streams)
+        self.whole: KernelWriter | None = None  # what wrote the body of whole blocks, if they have one of their own
 
     def _arguments(self) -> tuple[KernelArgument, ...]:
         layouts = self.schedule.layouts
@@ -143,15 +149,25 @@ class KernelWriter:
 
     def write(self) -> KernelText:
         """The kernel's text. CodegenError for what Triton cannot express."""
+        if self.apart:
+            self.whole = type(self)(self.schedule, self.node, self.form, self.launch, self.name)
+            self.whole.emission.masks = frozenset()
+            self.whole.write_body()
+            self.emission.count = self.whole.emission.count  # names of their own
+        self.write_body()
+        return self._assemble()
+
+    def write_body(self) -> None:
+        """The computation and the stores."""
         ops = TritonOps(self.emission, self.node.origins)
         if self.node.kind == "scan" and self.node.is_empty:
             self.outer.emit("pass  # an empty box of subscripts", self.node.origins)
-            return self._assemble()
+            return
         if self.node.kind == "scatter":
             target, value = self.node.body.replay_target(ops)
             last = write_scatter(TritonOps(self.emission, own_origins(self.node)), self.node, "out_ptr0", target, value)
             self.outer.emit(last, own_origins(self.node))
-            return self._assemble()
+            return
         if self.constant_result is not None:
             value = ops.constant(self.constant_result, self.node.accumulate_dtype)
             result, origins = value, self.node.origins
@@ -160,10 +176,9 @@ class KernelWriter:
             origins = own_origins(self.node)
             if self.node.kind == "scan":
                 write_scan(self, value, origins)
-                return self._assemble()
+                return
             result = value if self.form.kind == "pointwise" else self._reduce(value, origins)
         self._store(result, origins)
-        return self._assemble()
 
     def _assemble(self) -> KernelText:
         head = self._head()
@@ -171,7 +186,10 @@ class KernelWriter:
         with body.indent():
             head_lines = head.lines()
             body.extend(head_lines)
-            body.extend(self.outer.lines())
+            if self.whole:
+                self._branch(body, self.whole)
+            else:
+                body.extend(self.outer.lines())
         emission = self.emission
         write_preamble(top, self._description(), self.node.origins, emission.library, emission.helpers)
         parameters = [a.name for a in self.arguments]
@@ -180,7 +198,19 @@ class KernelWriter:
         top.emit("@triton.jit")
         top.emit(f"def {self.name}({', '.join(parameters)}):", self.node.origins)
         kernel_line = len(top.lines())
-        return KernelText((*top.lines(), *body.lines()), self.arguments, self.emission.asserts, kernel_line)
+        decided = (self.apart,) if self.apart else ()
+        return KernelText((*top.lines(), *body.lines()), self.arguments, self.emission.asserts, kernel_line, decided)
+
+    def _branch(self, body: CodeWriter, whole: KernelWriter) -> None:
+        """The body of whole blocks, and that of the last one (:mod:`.whole_blocks`)."""
+        (dim,), origins = self.space.dims, self.node.origins
+        body.emit(f"if {dim.prefix}offset + {dim.block_name} <= {dim.size_name}:  # all points exist: no mask", origins)
+        with body.indent():
+            body.extend(whole.outer.lines())
+        body.emit("else:  # the last block, which hangs over the edge", origins)
+        with body.indent():
+            self._mask(body, dim)
+            body.extend(self.outer.lines())
 
     def _constexprs(self) -> list[str]:
         """Block sizes that are parameters; a persistent row's size is fixed by its length."""
@@ -252,7 +282,8 @@ class KernelWriter:
         head.emit(f"{dim.prefix}offset = {number} * {dim.block_name}  # where this program instance begins", origins)
         lanes = f"tl.arange(0, {dim.block_name}){dim.slicing}"
         head.emit(f"{dim.index_name} = {dim.prefix}offset + {lanes}  # the points it makes", origins)
-        self._mask(head, dim)
+        if not self.whole:
+            self._mask(head, dim)
         self._loop_variables(head, dim, used)
 
     def _mask(self, writer: CodeWriter, dim: BlockDim) -> None:
