@@ -154,8 +154,7 @@ class _Translation:
             self._stored(buffer, place, total, total if data.accumulate_dtype == data.dtype else None)
 
     def _value(self, body: Any, symbols: tuple[Symbol, ...], values: list[Any], merged: Any = None) -> Any:
-        ops = self._ops(symbols, values)
-        return ops.closed(body.replay(ops, merged))
+        return body.replay(self._ops(symbols, values), merged)
 
     def _ops(self, symbols: tuple[Symbol, ...], values: list[Any]) -> TvmOps:
         return TvmOps(self._read, {s.name: value for s, value in zip(symbols, values, strict=True)})

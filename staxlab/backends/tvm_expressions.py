@@ -48,7 +48,7 @@ def _analyzer() -> Any:
     return Analyzer()
 
 
-MOST_NODES = 48  # of an expression, before it is given a name
+MOST_NODES = 1000  # of an expression
 
 
 class NotExpressible(Exception):
@@ -63,7 +63,6 @@ class TvmOps(Ops):
 
         self.tirx, self._read, self.symbols = tirx, read, dict(symbols)
         self._sizes: dict[int, tuple[int, Any]] = {}  # nodes of an expression's tree, by identity; keeps it alive
-        self._bound: list[tuple[Any, Any]] = []
 
     def subscript(self, expression: Expr) -> Any:
         return expression.evaluate(self.symbols)
@@ -92,28 +91,16 @@ class TvmOps(Ops):
         return self.widened(value.astype(NAMES[dtype]))
 
     def masked(self, condition: Any, body: Callable[[Ops], Any], other: bool | int | float) -> Any:
-        outer, self._bound = self._bound, []
-        value = self.closed(body(self))
-        self._bound = outer
-        return self._sized(
-            self.tirx.if_then_else(condition, value, self.constant(other, self.dtype_of(value))), (condition, value)
-        )
+        value = body(self)
+        chosen = self.tirx.if_then_else(condition, value, self.constant(other, self.dtype_of(value)))
+        return self._measured(chosen, (condition, value))
 
-    def closed(self, value: Any) -> Any:
-        """``value`` with the names it uses given their meaning."""
-        for name, meaning in reversed(self._bound):
-            value = self.tirx.Let(name, meaning, value)
-        self._bound = []
-        return value
-
-    def _sized(self, value: Any, operands: tuple[Any, ...]) -> Any:
-        """``value``, or a name for it if it is large: a tree that holds a shared value twice would grow exponentially,
-        since TVM copies what is shared."""
+    def _measured(self, value: Any, operands: tuple[Any, ...]) -> Any:
+        """``value``, unless its tree is too large. TVM's passes go through trees: what two operands share counts twice,
+        and grows exponentially along a chain."""
         size = 1 + sum(self._sizes.get(id(operand), (1, None))[0] for operand in operands)
         if size > MOST_NODES:
-            name = self.tirx.Var(f"t{len(self._sizes)}", NAMES[self.dtype_of(value)])
-            self._bound.append((name, value))
-            value, size = name, 1
+            raise NotExpressible(f"the expression of one element has more than {MOST_NODES} nodes as a tree")
         self._sizes[id(value)] = size, value
         return value
 
@@ -131,7 +118,7 @@ class TvmOps(Ops):
         return DTYPES[str(value.ty.dtype)]
 
     def apply(self, operation: str, *operands: Any) -> Any:
-        return self._sized(self._applied(operation, operands), operands)
+        return self._measured(self._applied(operation, operands), operands)
 
     def _applied(self, operation: str, operands: tuple[Any, ...]) -> Any:
         own = getattr(self, f"_{operation}", None)

@@ -15,6 +15,8 @@ SCHEDULES = ("rules", "none")
 LANES_BYTES = 64
 #: Fewer elements than these are not worth waking a thread for.
 SERIAL_ELEMENTS = 16384
+#: Characters of a stage that is still composed into its readers: lowering made a buffer of a larger one on purpose.
+LONGEST_INLINED = 4000
 
 
 def scheduled(function: Any, target: Any, schedule: str, by_rows: bool = True) -> Any:
@@ -49,7 +51,8 @@ def _inlined(plan: Any) -> Any:
     inline = [rule for rule in rules if type(rule).__name__ in ("AutoInline", "InlineConstantScalars")]
     for rule in inline:
         for block in plan.get_child_blocks(plan.get_sblock("root")):
-            plan = rule.apply(plan, block)[0]
+            if len(plan.get(block).script()) < LONGEST_INLINED:
+                plan = rule.apply(plan, block)[0]
     return plan
 
 
