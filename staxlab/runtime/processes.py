@@ -141,13 +141,15 @@ class ProcessGroup:
 
     def _made(self) -> Path:
         if self._directory is None:
-            self._directory = Path(tempfile.mkdtemp(prefix="staxlab-build-"))
+            directory = Path(tempfile.gettempdir()) / f"staxlab-build-{os.urandom(8).hex()}"
             if _GROUPS:
                 with contextlib.suppress(OSError):  # without a shell there is no guardian
                     self._guardian = subprocess.Popen(
-                        ["/bin/sh", "-c", _GUARDIAN, "staxlab-guardian", str(self._directory)], process_group=0,
+                        ["/bin/sh", "-c", _GUARDIAN, "staxlab-guardian", str(directory)], process_group=0,
                         stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
                     )  # fmt: skip
+            directory.mkdir(mode=0o700)  # not before somebody will remove it
+            self._directory = directory
         return self._directory
 
     def _forget(self) -> None:
