@@ -238,3 +238,10 @@ def test_a_plan_of_the_cache_that_is_wrong_is_blamed_for_itself(monkeypatch, pla
     location = locate_error(program, numbers(5), minimise=False)
     assert location.found == "artifact" and "restored from the cache" in location.culprit.reason, location
     assert location.culprit.part.startswith("plan ")
+
+
+def test_memory_that_was_never_written_is_not_blamed(monkeypatch):
+    """Dropout draws into an empty tensor, whose value means nothing."""
+    monkeypatch.setitem(RULES, aten.tanh.default, RULES[aten.exp.default])
+    location = locate_error(lambda x: F.dropout(x, 0.5).sum() + x.tanh(), numbers(4, 4), minimise=False)
+    assert location.culprit.part == "lowering of aten.tanh.default", location
