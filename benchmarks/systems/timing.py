@@ -6,9 +6,12 @@ has: Halide under two schedules written by hand, and TVM behind this project's o
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
+import os
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -94,3 +97,20 @@ def counting_faults(peer: Peer) -> Peer:
         return replace(side, details={**side.details, "page_faults": deviations.faults_of(side.run, calls=3)})
 
     return replace(peer, prepare=prepare)
+
+
+@contextlib.contextmanager
+def cold_caches() -> Iterator[None]:
+    """Caches on disk that are empty: a first call is one that nobody has made before."""
+    names = ("STAXLAB_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR")
+    before = {name: os.environ.get(name) for name in names}
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            for name in names:
+                os.environ[name] = os.path.join(folder, name.lower())
+            yield
+        finally:
+            for name, value in before.items():
+                os.environ.pop(name, None)
+                if value is not None:
+                    os.environ[name] = value

@@ -35,14 +35,15 @@ def panes(record: Any) -> list[Pane]:
 
 def build_figure(record: Any, colours: dict[str, str]) -> Any:
     """A matplotlib Figure. Series differ by marker as well as by colour; MissingDependencyError without matplotlib."""
-    figure = new_figure((8.6, 1.7 + 0.32 * max(len(record.cases), 3)), colours)
+    most = max((len(panel.series) for panel in record.panels), default=1)  # markers of a case, one below the other
+    figure = new_figure((8.6, 1.7 + max(0.32, 0.13 * most) * max(len(record.cases), 3)), colours)
     row = {case: place for place, case in enumerate(record.cases)}
     drawn = figure.subplots(1, max(len(record.panels), 1), sharey=True, squeeze=False)[0]
     names = list(dict.fromkeys(series for panel in record.panels for series in panel.series))
     for axes, panel in zip(drawn, record.panels, strict=True):
         for series in panel.series:
             place, among = names.index(series), panel.series.index(series)
-            shift = (among - (len(panel.series) - 1) / 2) * 0.2
+            shift = (among - (len(panel.series) - 1) / 2) * min(0.2, 0.84 / len(panel.series))
             look = {"marker": MARKERS[place], "color": SERIES[place], "linestyle": "none", "markersize": 6}
             for reading in (r for r in panel.readings if r.series == series):
                 at = row[reading.case] + shift
@@ -65,7 +66,7 @@ def build_figure(record: Any, colours: dict[str, str]) -> Any:
         drawn[0].plot([], [], marker=MARKERS[place], color=SERIES[place], linestyle="none", label=series)
     handles, labels = drawn[0].get_legend_handles_labels()
     figure.legend(
-        handles, labels, loc="outside lower left", ncols=6, frameon=False, fontsize=9, labelcolor=colours["text"]
+        handles, labels, loc="outside lower left", ncols=6 if len(names) <= 6 else 4, frameon=False, fontsize=9, labelcolor=colours["text"]
     )
     return figure
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 
 import pytest
 import torch
@@ -215,6 +216,24 @@ def test_a_run_has_every_peer_and_names_those_that_are_missing(tmp_path, capsys)
         assert entries["staxlab"]["problem"] is None and entries["staxlab"]["speedups_over_eager"]
         missing = importlib.util.find_spec("halide") is None
         assert (entries["halide_pieces"]["problem"] is not None) == missing
+
+
+def test_first_calls_find_empty_caches(monkeypatch, tmp_path):
+    monkeypatch.setenv("STAXLAB_CACHE_DIR", str(tmp_path))
+    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)
+    with pytest.raises(ZeroDivisionError), timing.cold_caches():
+        inside = os.environ["STAXLAB_CACHE_DIR"], os.environ["TORCHINDUCTOR_CACHE_DIR"]
+        assert str(tmp_path) not in inside and len(set(inside)) == 2 and not any(map(os.path.exists, inside))
+        raise ZeroDivisionError
+    assert os.environ["STAXLAB_CACHE_DIR"] == str(tmp_path) and "TORCHINDUCTOR_CACHE_DIR" not in os.environ
+
+
+def test_page_faults_of_a_call_are_among_the_details():
+    case = timing.compared_cases()[0]
+    peer = timing.counting_faults(peers.PEERS["eager"])
+    side = peer.prepare(case, case.make_inputs((4096, 4096), torch.float32, "cpu"))
+    assert side.details["page_faults"] > 0, "values of 64 MiB are new memory at each call"
+    assert peer.title == peers.PEERS["eager"].title
 
 
 def test_every_peer_has_a_title_and_a_way_to_get_it():
