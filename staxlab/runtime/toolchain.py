@@ -2,7 +2,7 @@
 
 A content-addressed cache is sound only if its key covers everything the artifact depends on (Proposition 11.1), and the
 compiler is one of those things. Its *identity* is what ``--version`` prints, the machine it compiles for, and what its
-assembler and linker say of themselves. Asking costs processes, so the answers are remembered on disk under the
+assembler and linker say of themselves; of a compiler that is a script, its text as well. Asking costs processes, so the answers are remembered on disk under the
 executable's path, size and modification time: a warm start asks nobody. The headers of the system are no part of it:
 generated kernels include none (:func:`.build.key_of` reads what other sources include).
 
@@ -47,12 +47,13 @@ class Toolchain:
     openmp: str
     target: str = ""  # the machine: x86_64-linux-gnu
     helpers: str = ""  # the versions of the assembler and the linker that it starts
+    script: str = ""  # SHA-256 of the command's file if that is a script, which may add flags and say nothing of it
 
     @property
     def identity(self) -> str:
-        """What the cache key folds in: the version text, machine, assembler and linker, and the arguments every call is
-        given, but not the path, so that equal compilers share artifacts."""
-        return "\0".join((self.version, self.target, self.helpers, *self.command[1:]))
+        """What the cache key folds in: the version text, machine, assembler and linker, a script's content, and the
+        arguments every call is given, but not the path, so that equal compilers share artifacts."""
+        return "\0".join((self.version, self.target, self.helpers, self.script, *self.command[1:]))
 
 
 def candidates() -> list[tuple[str, ...]]:
@@ -138,15 +139,25 @@ def _identify(command: tuple[str, ...]) -> Toolchain:
         except (ValueError, KeyError, TypeError):
             pass
     version = _run([*command, "--version"]).strip()
-    toolchain = Toolchain(
-        command, version, _openmp_calls(command), _said([*command, "-dumpmachine"]), _helpers(command)
-    )
+    target, helpers = _said([*command, "-dumpmachine"]), _helpers(command)
+    toolchain = Toolchain(command, version, _openmp_calls(command), target, helpers, _script(command[0]))
     facts = {fact: getattr(toolchain, fact) for fact in _FACTS} | {"command": list(command)}
     cache.write_verified(name, json.dumps(facts).encode(), title=_first_line(version))
     return toolchain
 
 
-_FACTS = ("version", "openmp", "target", "helpers")
+_FACTS = ("version", "openmp", "target", "helpers", "script")
+
+
+def _script(file: str) -> str:
+    """The digest of an executable that is a script, "" for any other."""
+    try:
+        with open(file, "rb") as opened:
+            content = opened.read(2)
+            content += opened.read() if content == b"#!" else b""
+    except OSError:
+        return ""
+    return hashlib.sha256(content).hexdigest() if content[:2] == b"#!" else ""
 
 
 def _said(command: list[str]) -> str:

@@ -375,6 +375,7 @@ def test_what_dead_processes_left_is_swept_and_the_rest_stays(cache_dir, tmp_pat
     (cache_dir / "locks").mkdir()
     (cache_dir / "locks" / OTHER).write_text("")
     with cache.locked(KEY):
+        assert cache_dir / "locks" / KEY not in cache_entries.left_behind(cache_dir)
         gone = cache_entries.sweep(cache_dir)
         assert sorted(gone) == sorted([*left, *works, cache_dir / "locks" / OTHER])
         assert (cache_dir / "locks" / KEY).exists()

@@ -78,9 +78,11 @@ def given_away(path: Path) -> Path:
 
 
 def below_anothers(path: Path) -> Path:
+    """The sticky bit keeps others from renaming what is not theirs, but not the owner of the directory."""
     path.mkdir()
     (path / "mine").mkdir(mode=0o700)
     os.chown(path, 12345, 12345)
+    path.chmod(0o1755)
     return path / "mine"
 
 

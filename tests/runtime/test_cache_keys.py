@@ -68,6 +68,7 @@ DETERMINANTS: dict[str, tuple[Kernel, Callable]] = {
     "compiler's version": (kernel(), lambda k, t, m, p: (k, dataclasses.replace(t, version="g++ 12.2.1"))),
     "compiler's machine": (kernel(), lambda k, t, m, p: (k, dataclasses.replace(t, target="aarch64-linux-gnu"))),
     "assembler or linker": (kernel(), lambda k, t, m, p: (k, dataclasses.replace(t, helpers="as 2.41\nld 2.40"))),
+    "compiler that is a script": (kernel(), lambda k, t, m, p: (k, dataclasses.replace(t, script="0" * 64))),
     "compiler's own arguments": (
         kernel(), lambda k, t, m, p: (k, dataclasses.replace(t, command=(*t.command, "-fno-plt"))),
     ),
@@ -170,13 +171,14 @@ def test_the_identity_of_a_compiler_is_what_it_says_and_not_where_it_is(cache_di
         f"-print-prog-name=*) echo {tmp_path}/tool;; esac\n"
     )
     (tmp_path / "tool").write_text("#!/bin/sh\necho tool 7\necho more\n")
-    identities = set()
-    for name in ("one", "two"):
-        (tmp_path / name).write_text(script)
+    identities = []
+    for name in ("one", "two", "three"):
+        (tmp_path / name).write_text(script + "# another one, which may add flags\n" * (name == "three"))
         for path in (tmp_path / name, tmp_path / "tool"):
             path.chmod(path.stat().st_mode | stat.S_IXUSR)
         monkeypatch.setenv("STAXLAB_CXX", str(tmp_path / name))
         found = toolchain.find()
-        identities.add(found.identity)
+        identities.append(found.identity)
     toolchain.clear()
-    assert identities == {"cc 1.0\0riscv64\0tool 7\ntool 7"}
+    assert identities[0] == identities[1] != identities[2]
+    assert all(identity.startswith("cc 1.0\0riscv64\0tool 7\ntool 7\0") for identity in identities)
