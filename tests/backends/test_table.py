@@ -132,3 +132,20 @@ def test_dynamic_and_other_targets_are_refused():
         staxlab.compile(lambda x: x, backend=interpret, dynamic=True)
     with pytest.raises(staxlab.OptionError, match="not for 'sm_90'"):
         staxlab.explain(lambda x: x + 1, torch.ones(2), backend=interpret, target="sm_90")
+
+
+def test_the_example_and_the_table_of_the_documentation(capsys):
+    import re
+    from pathlib import Path
+
+    from staxlab.modes import mode_table
+
+    text = (Path(__file__).resolve().parents[2] / "docs" / "backends.md").read_text(encoding="utf-8")
+    (example,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    assert len(example.strip().splitlines()) <= 12
+    exec(compile(example, "docs/backends.md", "exec"), {})
+    assert "3 operations" in capsys.readouterr().out
+    rows = re.findall(r"^\| `(\w+)` \| `(\w+)` \|.*\| (?:`(\w+)`)? ?\|$", text, re.MULTILINE)
+    table.clear()
+    assert rows == [(row.name, row.after, row.extra or "") for row in staxlab.list_backends()]
+    assert str(mode_table()) in text
