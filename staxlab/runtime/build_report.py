@@ -21,7 +21,6 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from fractions import Fraction
 from typing import Any
 
 from ..codegen.kernel import Kernel
@@ -66,7 +65,11 @@ def bounds(durations: Sequence[Any], workers: int) -> tuple[Any, Any]:
 
 def share_of(total: Any, workers: int) -> Any:
     """``total / workers``, exact where the total is."""
-    return total / workers if isinstance(total, float) else Fraction(total) / workers
+    if isinstance(total, float):
+        return total / workers
+    from fractions import Fraction  # late: for exercises, and it takes as long to load as everything else here
+
+    return Fraction(total) / workers
 
 
 @dataclass(frozen=True)
