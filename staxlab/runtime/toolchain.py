@@ -2,9 +2,10 @@
 
 A content-addressed cache is sound only if its key covers everything the artifact depends on (Proposition 11.1), and the
 compiler is one of those things. Its *identity* is what ``--version`` prints, the machine it compiles for, and what its
-assembler and linker say of themselves; of a compiler that is a script, its text as well. Asking costs processes, so the answers are remembered on disk under the
-executable's path, size and modification time: a warm start asks nobody. The headers of the system are no part of it:
-generated kernels include none (:func:`.build.key_of` reads what other sources include).
+assembler and linker say of themselves; of a compiler that is a script, its text as well. Asking costs processes, so the
+answers are remembered on disk under the executable's path, size and modification time: a warm start asks nobody. The
+headers of the system are no part of it: generated kernels include none (:func:`.build.key_of` reads what other sources
+include).
 
 The OpenMP runtime is part of the picture too. PyTorch has already loaded one; kernels must use the very same, or two
 pools of threads would fight over the cores. Its file is found among the process's loaded libraries and linked by path,
