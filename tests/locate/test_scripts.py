@@ -38,6 +38,7 @@ def test_a_failing_graph_becomes_a_small_program(name, monkeypatch, tmp_path):
     runpy.run_path(str(path), run_name="__main__")
 
 
+@pytest.mark.slow
 def test_it_runs_as_a_program_of_its_own(monkeypatch, tmp_path):
     fault, path = BY_NAME["lowering"], tmp_path / "small.py"
     fault.plant(monkeypatch)
