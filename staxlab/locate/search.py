@@ -59,9 +59,9 @@ def locate_error(
     ``save`` (a path) is written to. ``progress`` hears what is being done.
 
     ``fn`` runs several times, each time on copies of its arguments, from one random state; what it finds outside them
-    is put back. Three to five compilations, and for an error O(log k) runs of prefixes inside the backend at fault; where
-    a prefix is not equal bit for bit, seven or eight executions in double precision make the bounds. A keyword argument
-    of ``fn`` that has one of the names above has to be passed by position, or in a lambda.
+    is put back. Three to five compilations, and for an error O(log k) runs of prefixes inside the backend at fault;
+    where a prefix is not equal bit for bit, seven or eight executions in double precision make the bounds. A keyword
+    argument of ``fn`` that has one of the names above has to be passed by position, or in a lambda.
 
     Raises what ``fn`` itself raises in eager execution, OptionError for parameters that are not allowed, and BuildError
     without a compiler. An interruption leaves everything as it was.
