@@ -1,256 +1,32 @@
-"""What each ``aten`` overload is in ONNX: one rule for each, in families.
+"""What each ``aten`` overload of shapes, reductions, products and subscripts is in ONNX.
 
-A rule is called with the exporter and a node, and returns the name of the result. It sees to PyTorch's dtype promotion
-itself, by the dtype of the node's value. Deviations of ONNX or of its CPU runtime from PyTorch that rules make up for:
-``ReduceMax`` and ``ReduceMin`` pass over NaN, ``Sign`` of NaN is 1, ``Gather`` takes negative subscripts where PyTorch
-raises, ``Mod`` of floating-point numbers rounds differently (so it is left out).
+Rules as in :mod:`.onnx_elementwise`, which this module completes. Deviations of ONNX or of its CPU runtime from PyTorch
+that rules make up for: ``ReduceMax`` and ``ReduceMin`` pass over NaN, and ``Gather`` takes negative subscripts where
+PyTorch raises.
 """
 
 from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from ..capture.graph import Node
+from .onnx_elementwise import RULES, Rule, aten, rule_for
 from .onnx_export import ONNX_DTYPES, Exporter
-
-Rule = Callable[[Exporter, Node], Any]
-RULES: dict[Any, Rule] = {}
-aten = torch.ops.aten
-
-
-def _rule(*overloads: str) -> Callable[[Rule], Rule]:
-    """Register a function for overloads, written ``add.Tensor``; ``tanh`` is ``tanh.default``."""
-
-    def register(rule: Rule) -> Rule:
-        for overload in overloads:
-            packet, _, name = overload.partition(".")
-            RULES[getattr(getattr(aten, packet), name or "default")] = rule
-        return rule
-
-    return register
-
-
-def _promoted(left: Any, right: Any) -> torch.dtype:
-    """The dtype PyTorch compares two arguments in."""
-    stand_ins = (
-        torch.empty([1] * a.val.ndim, dtype=a.val.dtype, device="meta") if isinstance(a, Node) else a
-        for a in (left, right)
-    )
-    return torch.result_type(*stand_ins)
-
-
-# -- elementwise ------------------------------------------------------------------------------------------------------
-
-
-def _unary(kind: str) -> Rule:
-    def rule(e: Exporter, node: Node) -> str:
-        dtype = node.val.dtype
-        return e.rounded(e.op(kind, e.operand(node.args[0], dtype)), dtype)
-
-    return rule
-
-
-for _name, _kind in {
-    "exp": "Exp", "log": "Log", "sqrt": "Sqrt", "sin": "Sin", "cos": "Cos", "tan": "Tan", "asin": "Asin",
-    "acos": "Acos", "atan": "Atan", "sinh": "Sinh", "cosh": "Cosh", "asinh": "Asinh", "acosh": "Acosh",
-    "atanh": "Atanh", "erf": "Erf", "tanh": "Tanh", "sigmoid": "Sigmoid", "neg": "Neg", "abs": "Abs",
-    "reciprocal": "Reciprocal",
-}.items():  # fmt: skip
-    _rule(_name)(_unary(_kind))
-
-
-@_rule("floor", "ceil", "round", "trunc")
-def _whole(e: Exporter, node: Node) -> str:
-    if not node.val.dtype.is_floating_point:
-        return e.names[node.args[0]]
-    if node.target is aten.trunc.default:
-        x = e.names[node.args[0]]
-        return e.op("Mul", e.op("Floor", e.op("Abs", x)), e.op("Sign", x))
-    return _unary(node.target._opname.capitalize())(e, node)
-
-
-@_rule("relu")
-def _relu(e: Exporter, node: Node) -> str:
-    x, dtype = e.names[node.args[0]], node.val.dtype
-    if dtype in (torch.int64, torch.int16, torch.uint8):
-        return e.op("Max", x, e.scalar(0, dtype))
-    return e.op("Relu", x)
-
-
-@_rule("gelu")
-def _gelu(e: Exporter, node: Node) -> str:
-    dtype = node.val.dtype
-    approximate = node.kwargs.get("approximate", node.args[1] if len(node.args) > 1 else "none")
-    return e.rounded(e.op("Gelu", e.operand(node.args[0], dtype), approximate=approximate), dtype)
-
-
-@_rule("rsqrt")
-def _rsqrt(e: Exporter, node: Node) -> str:
-    dtype = node.val.dtype
-    return e.rounded(e.op("Reciprocal", e.op("Sqrt", e.operand(node.args[0], dtype))), dtype)
-
-
-@_rule("log1p")
-def _log1p(e: Exporter, node: Node) -> str:
-    """``log(u) * x / (u - 1)`` with u = 1 + x rounded: the error of u cancels (Kahan). Where u is 1 it is x."""
-    dtype = node.val.dtype
-    x, one = e.operand(node.args[0], dtype), e.scalar(1, dtype)
-    u = e.op("Add", x, one)
-    found = e.op("Mul", e.op("Log", u), e.op("Div", x, e.op("Sub", u, one)))
-    plain = e.op("Or", e.op("Equal", u, one), e.op("IsInf", x, detect_negative=0))
-    return e.rounded(e.op("Where", plain, x, found), dtype)
-
-
-@_rule("square")
-def _square(e: Exporter, node: Node) -> str:
-    x = e.operand(node.args[0], node.val.dtype)
-    return e.rounded(e.op("Mul", x, x), node.val.dtype)
-
-
-@_rule("sign")
-def _sign(e: Exporter, node: Node) -> str:
-    x, dtype = e.names[node.args[0]], node.val.dtype
-    if dtype == torch.bool:
-        return x
-    found = e.op("Sign", x)
-    return e.op("Where", e.op("IsNaN", x), e.scalar(0, dtype), found) if dtype.is_floating_point else found
-
-
-@_rule("isnan", "isinf")
-def _is(e: Exporter, node: Node) -> str:
-    argument = node.args[0]
-    if not argument.val.dtype.is_floating_point:
-        return e.op("Expand", e.scalar(False, torch.bool), e.integers(*node.val.shape))
-    return e.op("IsNaN" if node.target is aten.isnan.default else "IsInf", e.names[argument])
-
-
-def _arithmetic(kind: str, logical: str | None = None) -> Rule:
-    """``logical`` is what the operation means for truth values, if PyTorch has it for them."""
-
-    def rule(e: Exporter, node: Node) -> str:
-        dtype, (left, right) = node.val.dtype, node.args[:2]
-        if node.target in (aten.rsub.Tensor, aten.rsub.Scalar):
-            left, right = right, left
-        alpha = node.kwargs.get("alpha", node.args[2] if len(node.args) > 2 else 1)
-        if dtype == torch.bool:
-            if logical is None or alpha != 1:
-                raise e.refuse("it has no meaning for truth values there")
-            return e.op(logical, e.operand(left, dtype), e.operand(right, dtype))
-        first, second = e.operand(left, dtype), e.operand(right, dtype)
-        if alpha != 1:
-            second = e.op("Mul", second, e.scalar(alpha, dtype))
-        return e.rounded(e.op(kind, first, second), dtype)
-
-    return rule
-
-
-_rule("add.Tensor", "add.Scalar")(_arithmetic("Add", "Or"))
-_rule("sub.Tensor", "sub.Scalar", "rsub.Tensor", "rsub.Scalar")(_arithmetic("Sub"))
-_rule("mul.Tensor", "mul.Scalar")(_arithmetic("Mul", "And"))
-_rule("div.Tensor", "div.Scalar", "true_divide.Tensor")(_arithmetic("Div"))
-_rule("maximum")(_arithmetic("Max", "Or"))
-_rule("minimum")(_arithmetic("Min", "And"))
-_rule("pow.Tensor_Scalar", "pow.Tensor_Tensor", "pow.Scalar")(_arithmetic("Pow"))
-
-
-def _comparison(kind: str) -> Rule:
-    def rule(e: Exporter, node: Node) -> str:
-        dtype = _promoted(*node.args[:2])
-        if dtype == torch.bool and kind != "Equal":
-            dtype = torch.int32
-        operands = (e.rounded(e.operand(argument, dtype), dtype) for argument in node.args[:2])
-        found = e.op(kind, *operands)
-        return e.op("Not", found) if node.target in (aten.ne.Scalar, aten.ne.Tensor) else found
-
-    return rule
-
-
-for _name, _kind in {
-    "eq": "Equal", "ne": "Equal", "lt": "Less", "le": "LessOrEqual", "gt": "Greater", "ge": "GreaterOrEqual"
-}.items():  # fmt: skip
-    _rule(f"{_name}.Scalar", f"{_name}.Tensor")(_comparison(_kind))
-
-
-def _logical(kind: str) -> Rule:
-    def rule(e: Exporter, node: Node) -> str:
-        return e.op(kind, *(e.operand(argument, torch.bool) for argument in node.args))
-
-    return rule
-
-
-for _name, _kind in {"logical_and": "And", "logical_or": "Or", "logical_xor": "Xor", "logical_not": "Not"}.items():
-    _rule(_name)(_logical(_kind))
-
-
-def _bitwise(kind: str, logical: str) -> Rule:
-    def rule(e: Exporter, node: Node) -> str:
-        dtype = node.val.dtype
-        return e.op(logical if dtype == torch.bool else kind, *(e.operand(a, dtype) for a in node.args[:2]))
-
-    return rule
-
-
-_rule("bitwise_not")(_bitwise("BitwiseNot", "Not"))
-for _name in ("and", "or", "xor"):
-    _spelled = _name.capitalize()
-    _rule(f"bitwise_{_name}.Tensor", f"bitwise_{_name}.Scalar")(_bitwise(f"Bitwise{_spelled}", _spelled))
-
-
-@_rule("where.self", "where.ScalarOther", "where.ScalarSelf", "where.Scalar")
-def _where(e: Exporter, node: Node) -> str:
-    condition, dtype = e.operand(node.args[0], torch.bool), node.val.dtype
-    return e.op("Where", condition, *(e.rounded(e.operand(argument, dtype), dtype) for argument in node.args[1:3]))
-
-
-@_rule("masked_fill.Scalar", "masked_fill.Tensor")
-def _masked_fill(e: Exporter, node: Node) -> str:
-    x, mask, value = node.args
-    dtype = node.val.dtype
-    filled = e.rounded(e.operand(value, dtype), dtype)
-    return e.op("Where", e.operand(mask, torch.bool), filled, e.operand(x, dtype))
-
-
-@_rule("clamp", "clamp_min", "clamp_max")
-def _clamp(e: Exporter, node: Node) -> str:
-    dtype, arguments = node.val.dtype, list(node.args[1:])
-    if node.target is aten.clamp_max.default:
-        arguments = [None, *arguments]
-    low, high = (arguments + [None, None])[:2]
-    low, high = node.kwargs.get("min", low), node.kwargs.get("max", high)
-    x = e.operand(node.args[0], dtype)
-    if low is not None:
-        x = e.op("Max", x, e.rounded(e.scalar(low, dtype), dtype))
-    if high is not None:
-        x = e.op("Min", x, e.rounded(e.scalar(high, dtype), dtype))
-    return x
-
-
-@_rule("_to_copy")
-def _to_copy(e: Exporter, node: Node) -> str:
-    source = node.args[0]
-    return e.cast(e.names[source], source.val.dtype, node.val.dtype)
-
-
-@_rule("clone", "contiguous", "detach", "alias", "lift_fresh", "lift_fresh_copy", "lift", "positive")
-def _same(e: Exporter, node: Node) -> str:
-    return e.names[node.args[0]]
-
 
 # -- shape ------------------------------------------------------------------------------------------------------------
 
 
-@_rule("view", "_unsafe_view", "reshape", "_reshape_alias", "view_copy", "unsqueeze", "squeeze", "squeeze.dim",
+@rule_for("view", "_unsafe_view", "reshape", "_reshape_alias", "view_copy", "unsqueeze", "squeeze", "squeeze.dim",
        "squeeze.dims")  # fmt: skip
 def _reshape(e: Exporter, node: Node) -> str:
     return e.reshaped(e.names[node.args[0]], node.val.shape)
 
 
-@_rule("t", "transpose.int", "permute", "numpy_T", "swapaxes", "swapdims")
+@rule_for("t", "transpose.int", "permute", "numpy_T", "swapaxes", "swapdims")
 def _permute(e: Exporter, node: Node) -> str:
     rank = node.args[0].val.ndim
     order = list(range(rank))
@@ -264,7 +40,7 @@ def _permute(e: Exporter, node: Node) -> str:
     return e.op("Transpose", e.names[node.args[0]], perm=order)
 
 
-@_rule("expand", "expand_copy")
+@rule_for("expand", "expand_copy")
 def _expand(e: Exporter, node: Node) -> str:
     return e.op("Expand", e.names[node.args[0]], e.integers(*node.val.shape))
 
@@ -273,7 +49,7 @@ def _sliced(e: Exporter, name: str, axis: int, start: int, stop: int, step: int 
     return e.op("Slice", name, e.integers(start), e.integers(stop), e.integers(axis), e.integers(step))
 
 
-@_rule("slice.Tensor")
+@rule_for("slice.Tensor")
 def _slice(e: Exporter, node: Node) -> str:
     source, axis, start, stop, step = (*node.args, *(0, None, None, 1)[len(node.args) - 1 :])
     extent = source.val.shape[axis]
@@ -281,14 +57,14 @@ def _slice(e: Exporter, node: Node) -> str:
     return _sliced(e, e.names[source], axis % source.val.ndim, start, max(start, stop), step)
 
 
-@_rule("select.int")
+@rule_for("select.int")
 def _select(e: Exporter, node: Node) -> str:
     source, axis, place = node.args
     axis, place = axis % source.val.ndim, place % source.val.shape[axis]
     return e.reshaped(_sliced(e, e.names[source], axis, place, place + 1), node.val.shape)
 
 
-@_rule("split.Tensor", "split_with_sizes", "split.sizes", "unbind.int")
+@rule_for("split.Tensor", "split_with_sizes", "split.sizes", "unbind.int")
 def _split(e: Exporter, node: Node) -> list[str]:
     """Several results, each a slice."""
     source = node.args[0]
@@ -305,7 +81,7 @@ def _split(e: Exporter, node: Node) -> list[str]:
     return found
 
 
-@_rule("cat", "stack")
+@rule_for("cat", "stack")
 def _cat(e: Exporter, node: Node) -> str:
     axis = node.args[1] if len(node.args) > 1 else 0
     axis, dtype, parts = axis % node.val.ndim, node.val.dtype, []
@@ -320,7 +96,7 @@ def _cat(e: Exporter, node: Node) -> str:
     return e.op("Concat", *parts, axis=axis)
 
 
-@_rule("flip")
+@rule_for("flip")
 def _flip(e: Exporter, node: Node) -> str:
     name, rank = e.names[node.args[0]], node.val.ndim
     for axis in node.args[1]:
@@ -328,7 +104,7 @@ def _flip(e: Exporter, node: Node) -> str:
     return name
 
 
-@_rule("constant_pad_nd")
+@rule_for("constant_pad_nd")
 def _pad(e: Exporter, node: Node) -> str:
     source, pads = node.args[:2]
     value = node.args[2] if len(node.args) > 2 else 0
@@ -340,7 +116,7 @@ def _pad(e: Exporter, node: Node) -> str:
     return e.op("Pad", e.names[source], e.integers(*before, *after), fill)
 
 
-@_rule("tril", "triu")
+@rule_for("tril", "triu")
 def _triangle(e: Exporter, node: Node) -> str:
     diagonal = node.args[1] if len(node.args) > 1 else 0
     upper = int(node.target is aten.triu.default)
@@ -351,7 +127,7 @@ def _int64(value: int) -> Any:
     return torch.tensor(value, dtype=torch.int64).numpy()
 
 
-@_rule("full_like", "zeros_like", "ones_like", "new_full", "new_zeros", "new_ones")
+@rule_for("full_like", "zeros_like", "ones_like", "new_full", "new_zeros", "new_ones")
 def _filled(e: Exporter, node: Node) -> str:
     name, dtype = node.target._opname, node.val.dtype
     value = 0 if "zeros" in name else 1 if "ones" in name else node.args[2 if name == "new_full" else 1]
@@ -387,12 +163,12 @@ def _reduction(kind: str) -> Rule:
     return rule
 
 
-_rule("sum", "sum.dim_IntList")(_reduction("ReduceSum"))
-_rule("mean", "mean.dim")(_reduction("ReduceMean"))
-_rule("prod", "prod.dim_int")(_reduction("ReduceProd"))
+rule_for("sum", "sum.dim_IntList")(_reduction("ReduceSum"))
+rule_for("mean", "mean.dim")(_reduction("ReduceMean"))
+rule_for("prod", "prod.dim_int")(_reduction("ReduceProd"))
 
 
-@_rule("amax", "amin")
+@rule_for("amax", "amin")
 def _extreme(e: Exporter, node: Node) -> str:
     """NaN wherever one is among the elements, which ``ReduceMax`` passes over."""
     x, dtype = e.names[node.args[0]], node.val.dtype
@@ -405,7 +181,7 @@ def _extreme(e: Exporter, node: Node) -> str:
     return e.op("Where", e.cast(spoiled, torch.int32, torch.bool), e.scalar(math.nan, dtype), found)
 
 
-@_rule("argmax", "argmin")
+@rule_for("argmax", "argmin")
 def _position(e: Exporter, node: Node) -> str:
     """Of the first extreme, or of the first NaN if there is one."""
     source, kind = node.args[0], "ArgMax" if node.target is aten.argmax.default else "ArgMin"
@@ -425,7 +201,7 @@ def _position(e: Exporter, node: Node) -> str:
     return e.reshaped(found, node.val.shape)
 
 
-@_rule("var.correction", "var_mean.correction")
+@rule_for("var.correction", "var_mean.correction")
 def _variance(e: Exporter, node: Node) -> Any:
     """The mean first, and then the squares of what is left: two passes, as PyTorch's compensated sum wants it."""
     source, is_pair = node.args[0], node.target is aten.var_mean.correction
@@ -444,7 +220,7 @@ def _variance(e: Exporter, node: Node) -> Any:
     return [found, e.rounded(e.reshaped(mean, node.val[1].shape), dtype)] if is_pair else found
 
 
-@_rule("any", "any.dim", "any.dims", "all", "all.dim", "all.dims")
+@rule_for("any", "any.dim", "any.dims", "all", "all.dim", "all.dims")
 def _quantified(e: Exporter, node: Node) -> str:
     is_any = node.target._opname == "any"
     if 0 in node.args[0].val.shape:
@@ -454,7 +230,7 @@ def _quantified(e: Exporter, node: Node) -> str:
     return e.cast(e.cast(found, torch.int32, torch.bool), torch.bool, node.val.dtype)
 
 
-@_rule("_softmax", "_log_softmax")
+@rule_for("_softmax", "_log_softmax")
 def _softmax(e: Exporter, node: Node) -> str:
     kind = "Softmax" if node.target is aten._softmax.default else "LogSoftmax"
     source, axis = node.args[0], node.args[1]
@@ -463,7 +239,7 @@ def _softmax(e: Exporter, node: Node) -> str:
     return e.rounded(e.op(kind, e.operand(source, node.val.dtype), axis=axis % source.val.ndim), node.val.dtype)
 
 
-@_rule("cumsum")
+@rule_for("cumsum")
 def _cumsum(e: Exporter, node: Node) -> str:
     dtype, source = node.val.dtype, node.args[0]
     if not source.val.ndim:
@@ -472,7 +248,7 @@ def _cumsum(e: Exporter, node: Node) -> str:
     return e.rounded(e.op("CumSum", e.operand(source, dtype), axis), dtype)
 
 
-@_rule("mm", "bmm", "mv", "dot")
+@rule_for("mm", "bmm", "mv", "dot")
 def _product(e: Exporter, node: Node) -> str:
     left, right = node.args[:2]
     if not node.val.dtype.is_floating_point:
@@ -480,7 +256,7 @@ def _product(e: Exporter, node: Node) -> str:
     return e.rounded(e.op("MatMul", e.names[left], e.names[right]), node.val.dtype)
 
 
-@_rule("addmm", "baddbmm")
+@rule_for("addmm", "baddbmm")
 def _product_and_sum(e: Exporter, node: Node) -> str:
     bias, left, right = node.args[:3]
     dtype = node.val.dtype
@@ -497,7 +273,7 @@ def _product_and_sum(e: Exporter, node: Node) -> str:
     return e.rounded(product, dtype)
 
 
-@_rule("convolution")
+@rule_for("convolution")
 def _convolution(e: Exporter, node: Node) -> str:
     x, weight, bias, stride, padding, dilation, transposed, output_padding, groups = node.args
     if not node.val.dtype.is_floating_point:
@@ -520,13 +296,13 @@ def _within(e: Exporter, index: Node, extent: int) -> str:
     return e.op("Where", e.op("Less", name, e.scalar(0, dtype)), e.scalar(extent, dtype), name)
 
 
-@_rule("embedding")
+@rule_for("embedding")
 def _embedding(e: Exporter, node: Node) -> str:
     weight, index = node.args[:2]
     return e.op("Gather", e.names[weight], _within(e, index, weight.val.shape[0]), axis=0)
 
 
-@_rule("index_select")
+@rule_for("index_select")
 def _index_select(e: Exporter, node: Node) -> str:
     source, axis, index = node.args
     if not source.val.ndim or index.val.ndim != 1:
@@ -535,7 +311,7 @@ def _index_select(e: Exporter, node: Node) -> str:
     return e.op("Gather", e.names[source], _within(e, index, source.val.shape[axis]), axis=axis)
 
 
-@_rule("gather")
+@rule_for("gather")
 def _gather(e: Exporter, node: Node) -> str:
     source, axis, index = node.args[:3]
     if not source.val.ndim or not index.val.ndim:
@@ -544,7 +320,7 @@ def _gather(e: Exporter, node: Node) -> str:
     return e.op("GatherElements", e.names[source], _within(e, index, source.val.shape[axis]), axis=axis)
 
 
-@_rule("scalar_tensor")
+@rule_for("scalar_tensor")
 def _scalar_tensor(e: Exporter, node: Node) -> str:
     return e.rounded(e.operand(node.args[0], node.val.dtype), node.val.dtype)
 
