@@ -70,7 +70,8 @@ class Compilation:
 
     ``capture``, ``transforms``, ``joint``, ``partition``, ``operators``, ``loops``, ``schedule``, ``kernels``,
     ``wrapper``, ``validation``, ``artifact``, ``outside`` are the records of the stages; ``key`` and ``guards`` say for
-    which inputs the result holds; ``timings`` maps stage names to seconds. In a notebook the object draws itself as a stepper.
+    which inputs the result holds; ``timings`` maps stage names to seconds. In a notebook the object draws itself as a
+    stepper.
 
     A record is None where its stage did not run: beyond the ``last`` stage, or because the region runs operator
     by operator. ``fallback_reason`` then says why, and ``fallback_remedy`` what to do. ``trains`` says that gradients
