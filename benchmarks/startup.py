@@ -61,8 +61,12 @@ start = time.perf_counter()
 compiled(x, w)
 second = time.perf_counter() - start
 assert torch.allclose(result, eager, rtol=1e-4, atol=1e-4)
-stages = dict(compiled.versions[-1].compilation.timings)
-print(json.dumps({{"first_call": first, "processor": busy, "second_call": second, "stages": stages}}))
+compilation = compiled.versions[-1].compilation
+restored = float(getattr(compilation, "restored", False))
+stages = dict(compilation.timings)
+print(json.dumps({{
+    "first_call": first, "processor": busy, "second_call": second, "restored": restored, "stages": stages
+}}))
 """
 )
 
@@ -83,10 +87,13 @@ start = time.perf_counter()
 call(compiled)
 second = time.perf_counter() - start
 compilation = compiled.versions[-1].compilation
+restored = float(compilation.restored and all(half.restored for _, half in compilation.backward_halves()))
 stages = dict(compilation.timings)
 for _, half in compilation.backward_halves():
     stages |= {{f"backward {{stage}}": seconds for stage, seconds in half.timings.items()}}
-print(json.dumps({{"first_call": first, "processor": busy, "second_call": second, "stages": stages}}))
+print(json.dumps({{
+    "first_call": first, "processor": busy, "second_call": second, "restored": restored, "stages": stages
+}}))
 """
 
 TORCH_COMPILE = (
@@ -258,6 +265,10 @@ def table(record: dict[str, Any]) -> Any:
                 add(f"    {stage}", figure)
     what = "programs" if record.get("programs") else f"Example 1.1 at {'x'.join(map(str, record['size']))}"
     notes = [f"{name}: {reason}" for name, reason in record["failed"].items()]
+    for name, result in record["results"].items():
+        found = result.get("warm", {}).get("restored") if name != "import" else None
+        if found is not None and not found["minimum"]:
+            notes.append(f"{name}, warm: not every process found the plan (were the package's files edited meanwhile?)")
     if not record["complete"]:
         notes.append("interrupted: what was measured until then")
     columns = ("what", "minimum", "median", "processes")

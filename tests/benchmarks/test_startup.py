@@ -23,7 +23,8 @@ class Runner:
         seconds = len(self.calls) / 1000
         if "import_torch" in code:
             return {"import_torch": seconds, "import_staxlab": seconds}
-        return {"first_call": seconds, "processor": seconds, "stages": {"capture": seconds}}
+        restored = float("STAXLAB_CACHE_DIR" in self.calls[-1][1] and "'block'" not in code)
+        return {"first_call": seconds, "processor": seconds, "restored": restored, "stages": {"capture": seconds}}
 
 
 def test_a_cold_start_and_two_warm_ones_share_one_directory():
@@ -45,6 +46,12 @@ def test_programs_take_turns_after_a_run_that_does_not_count():
     assert sum("'mlp'" in code for code, _ in runner.calls) == 9  # three states, the uncounted run and two repetitions
     text = startup.table(record).text()
     assert "mlp, first call, kernels" in text and "processor time" in text and "no such compiler" in text
+
+
+def test_a_warm_start_that_found_no_plan_is_named():
+    record = startup.measure([], (4, 8), 1, 1, say=lambda text: None, runner=Runner(), programs=["mlp", "block"])
+    text = startup.table(record).text()
+    assert "block, warm: not every process found the plan" in text and "mlp, warm: not every" not in text
 
 
 def test_peers_are_measured_as_before():
