@@ -66,7 +66,8 @@ def build_figure(record: Any, colours: dict[str, str]) -> Any:
         drawn[0].plot([], [], marker=MARKERS[place], color=SERIES[place], linestyle="none", label=series)
     handles, labels = drawn[0].get_legend_handles_labels()
     figure.legend(
-        handles, labels, loc="outside lower left", ncols=6 if len(names) <= 6 else 4, frameon=False, fontsize=9, labelcolor=colours["text"]
+        handles, labels, loc="outside lower left", ncols=6 if len(names) <= 6 else 4, frameon=False, fontsize=9,
+        labelcolor=colours["text"],
     )
     return figure
 
