@@ -88,10 +88,10 @@ def test_values_are_no_further_off_than_eagers(name, dtype):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("name", PROGRAMS)  # scores of 500 in bfloat16 stay in the cache: not worth it
 def test_gradients_are_no_further_off_than_eagers(name, dtype):
     function, takes, _, choice = PROGRAMS[name]
-    given = [x.requires_grad_(x.is_floating_point()) for x in arguments(takes, dtype)]
+    given = [x.requires_grad_(x.is_floating_point()) for x in arguments(takes, dtype, 1000)]
     exact = [x.detach().double().requires_grad_() if x.is_floating_point() else x for x in given]
     compiled = staxlab.compile(function)
     upstream = torch.randn_like(given[0])
