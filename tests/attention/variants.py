@@ -402,7 +402,8 @@ def learned_per_head(source: Source, sizes: Sizes) -> Callable:
     bias = source.learned("bias", sizes.heads)
 
     def per_head(score, b, h, q_idx, kv_idx):
-        return score + bias[h] * torch.sqrt((q_idx + kv_idx).to(torch.float32))
+        # Not in float32: eager's square root is MKL's, and on some processors off by a unit in the last place.
+        return score + bias[h] * torch.sqrt((q_idx + kv_idx).to(score.dtype))
 
     return per_head
 

@@ -101,9 +101,13 @@ def test_a_misaligned_pointer_is_the_other_kernels(monkeypatch):
     )
     monkeypatch.setattr(launcher, "_launch_function", lambda compiled, run, grid, rest: grid)
     monkeypatch.setattr(Object, "run", None, raising=False)
+    monkeypatch.setattr(Object, "hash", "of what was compiled", raising=False)
+    noted: list[str] = []
+    monkeypatch.setattr(launcher, "note", lambda job, result: noted.append(result))
     monkeypatch.setattr(torch.cuda, "device", lambda device: __import__("contextlib").nullcontext())
     off = torch.zeros(64 * 64 + 1)[1:].view(64, 64)
     assert off.data_ptr() % 16
     for tensors in ((a, b, b), (off, b, b), (a, b, off)):
         loaded._prepare(tensors, 0)
     assert prepared == [kernel.name, f"{kernel.name}_unaligned", f"{kernel.name}_unaligned"]
+    assert noted == ["of what was compiled"]  # what serves aligned pointers: workers compile nothing else

@@ -33,6 +33,9 @@ FUNCTIONS = {
     "negation": torch.neg,
 }
 
+# Kernels use the processor's square root, which is rounded right; eager's is MKL's, which on some processors is not.
+ROUNDED_RIGHT = ("square root as a power", "its reciprocal")
+
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16])
 def test_special_values(dtype):
@@ -44,5 +47,7 @@ def test_special_values(dtype):
 
     for name, got, expected in zip(FUNCTIONS, staxlab.compile(together)(x), together(x), strict=True):
         same = (got == expected) & (got.signbit() == expected.signbit()) | (got.isnan() & expected.isnan())
+        if name in ROUNDED_RIGHT and dtype == torch.float32:
+            same |= got == FUNCTIONS[name](x.double()).to(dtype)
         wrong = [(a.item(), g.item(), e.item()) for a, g, e, ok in zip(x, got, expected, same, strict=True) if not ok]
         assert not wrong, (name, wrong[:5])

@@ -569,7 +569,7 @@ def test_the_ambient_state_has_no_field_the_entry_does_not_look_at():
 def test_a_version_that_multiplies_in_less_than_full_precision_has_no_line_in_c(precision):
     def region(device, trains, *precisions):
         kernels = [SimpleNamespace(launch={"precision": one}) for one in precisions]
-        return SimpleNamespace(device=SimpleNamespace(is_gpu=device), trains=trains, kernels=kernels)
+        return SimpleNamespace(device=SimpleNamespace(is_gpu=device), trains=trains, compiled_kernels=kernels)
 
     less = precision == "tf32"
     assert _multiplies_in_less(region(True, False, "ieee", precision)) is less

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import torch
 
+from staxlab.codegen.anonymous import ENTRY
 from staxlab.codegen.kernel import Kernel
 from staxlab.runtime import build, toolchain
 from staxlab.schedule.records import Schedule
@@ -113,7 +114,7 @@ def races(kernel: Kernel, arguments: Sequence[bytes], directory: Path) -> str:
     """
     tools = toolchain.find()
     plain = build.anonymous(kernel)
-    assert plain.name == build.ENTRY, "an argument of the kernel has one of the names used here"
+    assert plain.name == ENTRY, "an argument of the kernel has one of the names used here"
     (directory / "kernel.cpp").write_text(_bound(plain.source))
     pointers = ", ".join(["void*"] * len(arguments))
     given = ", ".join(f"block[{k}]" for k in range(len(arguments)))
