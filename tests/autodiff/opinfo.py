@@ -34,6 +34,8 @@ ABSOLUTE = 1e-8
 NOT_BIT_FOR_BIT = {
     "prod": "where a mode is active, PyTorch takes the one formula of the adjoint that needs no look at the data",
     "linalg.": "where a mode is active, PyTorch takes formulas without writes; LAPACK follows memory's alignment",
+    "cholesky": "as for linalg",
+    "fft": "MKL's transforms follow memory's alignment on some processors",
     "ormqr": "as for linalg",
     "qr": "as for linalg",
     "svd": "as for linalg",
