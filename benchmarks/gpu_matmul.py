@@ -95,7 +95,7 @@ def cases() -> list[Case]:
 
 
 def small_cases() -> list[Case]:
-    return [Case(48, 64, 32, True), Case(64, 48, 40, False), Case(16, 16, 2560, False), Case(48, 64, 32, True, True)]
+    return [Case(48, 64, 32, True), Case(64, 48, 40, False), Case(16, 16, 2560, False), Case(48, 64, 32, False, True)]
 
 
 # --- Where kernels run ------------------------------------------------------------------------------------------------

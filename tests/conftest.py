@@ -121,6 +121,7 @@ def plans(cache_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     from staxlab.runtime import plan_sources
 
     monkeypatch.setenv(_PLANS_VARIABLE, "1")
+    monkeypatch.delenv("STAXLAB_LOWER_DEBUG", raising=False)  # tests of lowering have it for their whole process
     monkeypatch.setattr(plan_sources, "LOADED", float("inf"))
     plan_sources.clear()
     return cache_dir
