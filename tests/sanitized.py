@@ -172,11 +172,11 @@ def place_arguments() -> None:
         placing.resident = None  # that entry wants outputs that begin with a cache line: these end where they must
         return build.reporting(kernel, placing) if checked else placing
 
-    def counted(kernel: Any, compiled: Any, key: str, tools: Any) -> Any:
+    def counted(kernel: Any, compiled: Any, key: str, *more: Any, **details: Any) -> Any:
         account.kernels.add(key)
         if "-fopenmp" in kernel.flags:
             account.parallel.add(key)
-        return load(kernel, compiled, key, tools)
+        return load(kernel, compiled, key, *more, **details)
 
     build._launcher, build._load = placed, counted
 
