@@ -22,8 +22,8 @@ LONGEST_MODULE = 600
 
 # Lowest first; names on one line share a layer. The longest matching prefix decides a module's layer.
 ORDER: tuple[tuple[str, ...], ...] = (
-    ("staxlab.errors", "staxlab.options", "staxlab.modes", "staxlab.provenance", "staxlab.logs", "staxlab.native",
-     "staxlab.backends.table", "staxlab.runtime.cache_directory"),
+    ("staxlab.errors", "staxlab.files", "staxlab.options", "staxlab.modes", "staxlab.provenance", "staxlab.logs",
+     "staxlab.native", "staxlab.backends.table", "staxlab.runtime.cache_directory"),
     ("staxlab.capture.graph", "staxlab.capture.module"),
     ("staxlab.specialize",),
     ("staxlab.capture",),

@@ -22,14 +22,14 @@ import hashlib
 import json
 import os
 import re
-import shutil
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+
+from ..files import write_whole
 
 SCHEMA = 1
 FOLDER_VARIABLE = "STAXLAB_LEARN_DIR"
@@ -148,22 +148,8 @@ class StudentRecord:
     def _write(self, data: dict[str, Any]) -> None:
         text = json.dumps(data, indent=1) + "\n"
         if self.path.exists():
-            self._replace(self.previous, lambda temporary: shutil.copyfile(self.path, temporary))
-        self._replace(self.path, lambda temporary: Path(temporary).write_text(text, encoding="utf-8"))
-
-    def _replace(self, target: Path, fill: Callable[[str], Any]) -> None:
-        """Fill a temporary file in the same folder and put it in the place of ``target`` in one step."""
-        handle, temporary = tempfile.mkstemp(prefix=f".{target.stem}-", suffix=".tmp", dir=target.parent)
-        os.close(handle)
-        try:
-            fill(temporary)
-            with open(temporary, "rb") as written:
-                os.fsync(written.fileno())
-            os.replace(temporary, target)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                os.unlink(temporary)
-            raise
+            write_whole(self.previous, self.path.read_bytes(), sync=True)
+        write_whole(self.path, text.encode(), sync=True)
 
     @contextlib.contextmanager
     def _lock(self) -> Iterator[None]:

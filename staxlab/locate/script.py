@@ -12,17 +12,18 @@ import base64
 import importlib
 import os
 import re
-import tempfile
 import textwrap
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from ..capture.module import GraphModule
 from ..errors import OptionError
+from ..files import write_whole
 
 #: Inputs of more elements than this are written as bytes.
 MOST_NUMBERS = 64
@@ -149,19 +150,11 @@ def _comment(line: str) -> str:
     return textwrap.shorten("".join(c if c.isprintable() else "?" for c in plain), 110, placeholder=" ...")
 
 
-def write_atomically(text: str, path: Any) -> str:
-    """Write a text so that the file is whole or was not touched. OptionError for a path that cannot be written."""
+def save_script(text: str, path: Any) -> str:
+    """Write a script so that the file is whole or was not touched. OptionError for a path that cannot be written."""
     target = os.path.abspath(os.fspath(path))
     try:
-        handle, temporary = tempfile.mkstemp(dir=os.path.dirname(target), prefix=".location-", suffix=".py")
-        try:
-            with os.fdopen(handle, "w", encoding="utf-8") as file:
-                file.write(text)
-            os.chmod(temporary, 0o644)
-            os.replace(temporary, target)
-        except BaseException:
-            os.unlink(temporary)
-            raise
+        write_whole(Path(target), text.encode(), private=False)
     except OSError as error:
         raise OptionError(
             f"the program that shows the error cannot be written to {os.fspath(path)}: {error.strerror}",

@@ -88,9 +88,9 @@ def locate_error(
             script, note = minimised(search, sample, culprit)
             search.notes += [note] if note else []
             if script and save is not None:
-                from .script import write_atomically
+                from .script import save_script
 
-                path = write_atomically(script, save)
+                path = save_script(script, save)
     return Location(
         search.name, "stax", tuple(search.checks), culprit, search.uncovered if culprit is None else "", script, path,
         tuple(search.notes), search.tried, time.perf_counter() - start,

@@ -26,7 +26,6 @@ import logging
 import os
 import shutil
 import stat
-import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -34,13 +33,14 @@ from pathlib import Path
 from typing import BinaryIO
 
 from .. import logs
+from ..files import WRITING, write_whole
 from ..provenance import warn_user
 from . import cache_directory, cache_entries, cache_format
 from .cache_directory import directory, forget_own, requested_directory, shared_directories, trusted
-from .cache_entries import KINDS, LOCKS, TRITON, WRITING, Entry, path_in
+from .cache_entries import KINDS, LOCKS, TRITON, Entry, path_in
 
 __all__ = [
-    "CacheInfo", "Contents", "Entry", "atomic_write", "browse", "clear", "directory", "entries", "info", "kinds",
+    "CacheInfo", "Contents", "Entry", "browse", "clear", "directory", "entries", "info", "kinds",
     "locked", "path_of", "read_library", "read_verified", "requested_directory", "shared_directories", "trusted",
     "write_verified",
 ]  # fmt: skip
@@ -160,7 +160,7 @@ def write_verified(name: str, content: bytes, title: str = "") -> None:
         path = path_of(name)
         try:
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            atomic_write(path, data)
+            write_whole(path, data)
         except OSError as error:
             if error.errno in _FULL:
                 _tell_full(path.parent, error)
@@ -172,19 +172,6 @@ def write_verified(name: str, content: bytes, title: str = "") -> None:
         logs.say("cache", lambda: f"written: {name} ({len(content):,} bytes) {title}")
         _keep_within_limit(len(data), name)
         return
-
-
-def atomic_write(path: Path, data: bytes) -> None:
-    """Write a file so that readers see all of it or none."""
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=WRITING)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-        os.replace(temporary, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
-        raise
 
 
 def _tell_full(where: Path, error: OSError) -> None:

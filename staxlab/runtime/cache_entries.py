@@ -24,9 +24,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..files import WRITING
 from . import cache_format
 
-LOCKS, TRITON, WRITING = "locks", "triton", ".writing-"
+LOCKS, TRITON = "locks", "triton"
 
 #: Kind of entry -> what it is. The kind is the name up to the first dash; a kernel's library is a hash alone.
 KINDS: dict[str, str] = {

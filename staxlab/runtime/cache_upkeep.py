@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import OptionError
+from ..files import WRITING, write_whole
 from . import cache, cache_directory, cache_entries, cache_format
 
 #: State of a file -> what it means. All but "sound" are never read; "not the cache's" is none of our business.
@@ -112,11 +113,11 @@ def _others(where: Path, known: set[Path]) -> list[Path]:
     for child in sorted(where.iterdir()):
         if child in known or child.name in (cache_entries.LOCKS, cache_entries.TRITON):
             continue
-        if child.name.startswith(cache_entries.WRITING):
+        if child.name.startswith(WRITING):
             continue
         if cache_entries.is_shard(child.name) and child.is_dir():
             inner = (file for file in sorted(child.iterdir()) if file not in known)
-            found += [file for file in inner if not file.name.startswith(cache_entries.WRITING)]
+            found += [file for file in inner if not file.name.startswith(WRITING)]
         else:
             found.append(child)
     return found
@@ -181,5 +182,5 @@ def _copy(entry: cache_entries.Entry, target: Path) -> None:
         for made in (target, *target.rglob("*")):
             made.chmod(0o755 if made.is_dir() else 0o644)
         return
-    cache.atomic_write(target, entry.path.read_bytes())
+    write_whole(target, entry.path.read_bytes())
     target.chmod(0o644)

@@ -26,7 +26,7 @@ PACKAGE = Path(__file__).resolve().parent.parent
 STAGES = (
     "backends", "capture", "codegen", "loops", "native", "operators", "polyhedral", "runtime", "schedule", "specialize",
 )  # fmt: skip
-MODULES = ("errors.py", "logs.py", "options.py", "pipeline.py", "provenance.py")
+MODULES = ("errors.py", "files.py", "logs.py", "options.py", "pipeline.py", "provenance.py")
 SUFFIXES = (".py", ".h", ".c", ".cpp")
 
 #: Set to "0", every stage of every region runs, and nothing is kept.

@@ -11,14 +11,13 @@ ten megabyte output shows nothing at all; a page written to a file is never cut.
 
 from __future__ import annotations
 
-import os
 import re
-import tempfile
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from ..files import write_whole
 from .listing import listing, plain_lines
 from .markup import Html, element, escape, join
 from .provenance import names_attribute
@@ -179,25 +178,9 @@ def whole_page(sections: list[tuple[str, View]], title: str, intro: Html | None 
 
 
 def write_atomically(path: Path, text: str) -> Path:
-    """Write a text file so that a reader sees the old content or the new one, never a part."""
+    """Write a text file, and the folders it stands in, so that a reader sees the old content or the new one."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-        mode = 0o666 & ~_umask()
-        os.chmod(temporary, mode)
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
-    return path
-
-
-def _umask() -> int:
-    current = os.umask(0)
-    os.umask(current)
-    return current
+    return write_whole(path, text.encode(), private=False)
 
 
 def note(text: Any) -> Html:

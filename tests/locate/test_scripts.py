@@ -15,7 +15,7 @@ from staxlab import locate_error
 from staxlab.capture.graph import Graph
 from staxlab.capture.module import GraphModule
 from staxlab.errors import OptionError
-from staxlab.locate.script import Given, Unspeakable, function_text, script_text, write_atomically
+from staxlab.locate.script import Given, Unspeakable, function_text, save_script, script_text
 from tests.locate.faults import FAULTS, numbers
 
 BY_NAME = {fault.name: fault for fault in FAULTS}
@@ -112,8 +112,8 @@ def test_what_has_no_spelling_is_said():
 
 def test_a_path_that_cannot_be_written_is_refused_and_nothing_is_left(tmp_path):
     with pytest.raises(OptionError, match="cannot be written"):
-        write_atomically("1", tmp_path / "there is none" / "x.py")
+        save_script("1", tmp_path / "there is none" / "x.py")
     (tmp_path / "directory").mkdir()
     with pytest.raises(OptionError, match="cannot be written"):
-        write_atomically("1", tmp_path / "directory")
+        save_script("1", tmp_path / "directory")
     assert [path.name for path in tmp_path.iterdir()] == ["directory"]

@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 import stat
+import tempfile
 import threading
 import time
 import warnings
@@ -167,7 +168,7 @@ def test_a_full_disk_costs_one_warning_and_nothing_else(cache_dir, monkeypatch, 
     if moment == "replace":
         monkeypatch.setattr(os, "replace", full)
     else:
-        monkeypatch.setattr(cache.tempfile, "mkstemp", full)
+        monkeypatch.setattr(tempfile, "mkstemp", full)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         for _ in range(3):

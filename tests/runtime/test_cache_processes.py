@@ -119,7 +119,7 @@ def lives_until(line):
         ran = 0
         def trace(frame, event, argument):
             nonlocal ran
-            if "/runtime/cache" not in frame.f_code.co_filename:
+            if not any(part in frame.f_code.co_filename for part in ("/runtime/cache", "/staxlab/files.py")):
                 return None
             if event == "line":
                 ran += 1

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import CodegenError
+from ...files import write_whole
 from ...runtime import cache_directory
 from ..kernel import Kernel
 from .operations import POINTER_TYPES
@@ -88,13 +89,14 @@ def is_done(job: Job) -> bool:
 
 
 def note(job: Job, key: str) -> None:
-    """Remember Triton's key for a job that is done."""
+    """Remember Triton's key for a job that is done, if that is news."""
     path = _note(job)
     with contextlib.suppress(OSError):
+        if path.read_text() == key:
+            return
+    with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_suffix(f".{os.getpid()}")
-        temporary.write_text(key)
-        temporary.replace(path)
+        write_whole(path, key.encode(), private=False)
 
 
 def identity(job: Job) -> str:

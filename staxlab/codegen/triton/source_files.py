@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import MissingDependencyError
+from ...files import write_whole
 from ...runtime import cache_directory
 from ..kernel import Kernel
 from . import verified_store
@@ -80,9 +81,7 @@ def write_source(kernel: Kernel) -> str:
     try:
         if not path.exists() or path.read_text() != text:
             path.parent.mkdir(parents=True, exist_ok=True)
-            temporary = path.with_suffix(f".{os.getpid()}.tmp")
-            temporary.write_text(text)
-            temporary.replace(path)
+            write_whole(path, text.encode(), private=False)
     except OSError:
         pass  # a read-only or full disk: linecache still has the text
     linecache.cache[str(path)] = (len(text), None, text.splitlines(keepends=True), str(path))
