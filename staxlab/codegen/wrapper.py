@@ -61,19 +61,19 @@ class _WrapperWriter:
         self.names: dict[str, str] = {}
         self.inputs = {buffer.name: buffer for buffer in schedule.program.inputs}
         self.called = {kernel.name for kernel in kernels}
+        externs = [node for node in schedule.nodes if node.extern is not None]
+        self.made_by_operators = {name for node in externs for name in node.buffers}
         self.views = self.views_of_buffers()
         for buffer in (*schedule.program.inputs, *schedule.program.buffers):
             self.name(buffer.name)  # an argument called `mm` must not hide the operator: objects get other names
 
     def views_of_buffers(self) -> dict[str, set[tuple]]:
-        """By root, the shapes and strides in which operators take it or the caller gets it, and whether it begins
-        where the buffer does."""
+        """By root, the shapes and strides in which operators take it or the caller gets it."""
         found: dict[str, set[tuple]] = {}
         calls = (node.extern for node in self.schedule.nodes if node.extern is not None)
         taken = [argument for call in calls for argument in extern_arguments(call)]
         for one in (*taken, *(output for output in self.schedule.outputs if output.name is not None and output.layout)):
-            layout, own = one.layout, self.schedule.layouts[one.name]
-            seen = (tuple(layout.shape), tuple(layout.stride), layout.offset == own.offset)
+            seen = (tuple(one.layout.shape), tuple(one.layout.stride))
             found.setdefault(self.memory.root(one.name), set()).add(seen)
         return found
 
@@ -219,11 +219,10 @@ class _WrapperWriter:
         allocated in the shape in which PyTorch's operators take it, which spares a view for each of them."""
         layout = self.schedule.layouts[buffer]
         seen = self.views.get(buffer, ())
-        if self.on_gpu and len(seen) == 1 and buffer not in self.inputs and not self._is_extern(buffer):
-            ((shape, stride, at_start),) = seen
-            whole = math.prod(shape) == layout.numel == layout.storage_elements
-            if at_start and whole and stride == contiguous_stride(shape):
-                return shape, stride
+        if self.on_gpu and len(seen) == 1 and buffer not in self.inputs and buffer not in self.made_by_operators:
+            ((shape, stride),) = seen
+            if math.prod(shape) == layout.numel == layout.storage_elements and stride == contiguous_stride(shape):
+                return shape, stride  # all of it, one element after the other: so it begins where the buffer does
         return tuple(layout.shape), tuple(layout.stride)
 
     def in_arena(self, buffer: str) -> Placement | None:
@@ -281,7 +280,8 @@ class _WrapperWriter:
         """The call of a product with a transposed weight, None for others: PyTorch's ``linear`` makes the view in C++
         and then calls the same routine."""
         is_sum = call.operator is torch.ops.aten.addmm.default
-        if call.kwargs or not (is_sum or call.operator is torch.ops.aten.mm.default):
+        scaled = any(factor != 1 for factor in call.kwargs.values())  # alpha and beta
+        if scaled or not (is_sum or call.operator is torch.ops.aten.mm.default):
             return None
         *bias, x, weight = call.args
         own = self.schedule.layouts.get(getattr(weight, "name", ""))
@@ -332,13 +332,10 @@ class _WrapperWriter:
             return name
         self.globals.setdefault("as_strided", torch.as_strided)
         offset = str(layout.offset)
-        if root in self.inputs or self._is_extern(root):
+        if root in self.inputs or root in self.made_by_operators:
             # Offsets count from the first element of the tensor, wherever that lies in its storage.
             offset = f"{name}.storage_offset()" + (f" + {relative}" if relative else "")
         return f"as_strided({name}, {shape}, {stride}, {offset})"
-
-    def _is_extern(self, buffer: str) -> bool:
-        return any(node.extern is not None and buffer in node.buffers for node in self.schedule.nodes)
 
     def output(self, output: OutputReference) -> str:
         if output.name is None:

@@ -32,12 +32,14 @@ def written(tensor: torch.Tensor) -> torch.Tensor:
     return tensor
 
 
+def _quickest(name: str) -> Any:
+    """An allocation of PyTorch's own generated code, None if this PyTorch has none of that name."""
+    return getattr(getattr(getattr(torch._C, "_dynamo", None), "guards", None), name, None)
+
+
 def empty_on_cpu() -> Any:
     """``empty(shape, stride, dtype)`` on the CPU: the quickest allocation PyTorch offers."""
-    fast = getattr(getattr(getattr(torch._C, "_dynamo", None), "guards", None), "_empty_strided_cpu", None)
-    if fast is not None:
-        return fast
-    return _empty_strided
+    return _quickest("_empty_strided_cpu") or _empty_strided
 
 
 def _empty_strided(shape: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
@@ -47,8 +49,7 @@ def _empty_strided(shape: tuple[int, ...], stride: tuple[int, ...], dtype: torch
 def empty_on_cuda(device: torch.device) -> Any:
     """``empty(shape, stride, dtype)`` on a CUDA device, likewise. PyTorch's quickest allocates on the current device,
     which nearly always is that one."""
-    guards = getattr(getattr(torch._C, "_dynamo", None), "guards", None)
-    fast, current = getattr(guards, "_empty_strided_cuda", None), getattr(torch._C, "_cuda_getDevice", None)
+    fast, current = _quickest("_empty_strided_cuda"), getattr(torch._C, "_cuda_getDevice", None)
 
     def empty(shape: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
         if fast is not None and current() == device.index:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 import torch
 
@@ -181,6 +183,18 @@ def test_a_cache_is_written_where_it_stands(dtype):
     torch.testing.assert_close(found, wanted)
     memory = compilation.schedule.memory
     assert len(memory.written_back) == len(memory.skipped) == 1 and "copy_(" not in compilation.wrapper.source
+
+
+def test_a_copy_keeps_the_dtype_that_memory_holds():
+    """Halves are numbers in float32 while a kernel has them, whichever half they are."""
+    from staxlab.schedule.in_place import only_copies
+
+    for function, same in ((lambda x: x.clone() + 0 * 0, True), (lambda x: x.to(torch.bfloat16), False)):
+        compilation = explained(function, torch.randn(8, 8).half())
+        (node,) = compilation.schedule.nodes
+        layout = compilation.schedule.layouts["x"]
+        assert only_copies(node, "x", layout) is same
+        assert not only_copies(node, "x", dataclasses.replace(layout, dtype=torch.int16))  # not what is stored
 
 
 def test_threads_are_no_more_than_elements():

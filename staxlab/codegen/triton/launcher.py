@@ -69,7 +69,8 @@ class TritonLauncher:
 
     def _prepare(self, tensors: tuple[torch.Tensor, ...], device: int) -> Callable[..., None]:
         """Compile for these alignments and return ``launch(stream, pointers)``."""
-        if self.unaligned is not None and any(tensor.data_ptr() % 16 for tensor in tensors):
+        aligned = not any(tensor.data_ptr() % 16 for tensor in tensors)
+        if self.unaligned is not None and not aligned:
             return self.unaligned._prepare(tensors, device)
         with torch.cuda.device(device), compiler_cache():
             try:
@@ -90,7 +91,7 @@ class TritonLauncher:
                     f"Triton could not compile {self.kernel.name}: {error}",
                     remedy=f"the source is in {source_path(self.kernel)}",
                 ) from error
-        if not any(tensor.data_ptr() % 16 for tensor in tensors):
+        if aligned:
             note(launch_job(self.kernel), compiled.hash)  # another process need not compile it
         return _launch_function(compiled, run, self.grid, self.rest)
 
