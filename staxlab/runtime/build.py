@@ -277,7 +277,7 @@ def _load(
     hit = True
     if key not in _loaded:
         if library is None:
-            library, hit = _library_of(compiled, key, tools, kernel.name, group)
+            library, hit = _compiled_once(compiled, key, tools, kernel.name, group)
         with _loading:
             if key not in _loaded:
                 try:
@@ -299,14 +299,12 @@ def _opened(kernel: Kernel, library: bytes) -> ctypes.CDLL:
     return opened
 
 
-def _library_of(
+def _compiled_once(
     kernel: Kernel, key: str, tools: toolchain.Toolchain, title: str = "", group: ProcessGroup | None = None
 ) -> tuple[bytes, bool]:
-    """A kernel's shared library and whether the cache had it. Of several processes one compiles, the others wait.
-    ``title`` is what an error calls the kernel, ``group`` has the compilers of its build."""
-    library = cache.read_library(key)
-    if library is not None:
-        return library, True
+    """The shared library of a kernel that the cache did not have, and whether it has it by now: of several processes
+    one compiles, the others wait and look again. ``title`` is what an error calls the kernel, ``group`` has the
+    compilers of its build."""
     with cache.locked(key):
         library = cache.read_library(key)
         if library is not None:
@@ -328,7 +326,8 @@ def build_library(source: str, name: str = "library") -> ctypes.CDLL:
     lines = tuple(Line(text) for text in source.splitlines())
     kernel = Kernel(name, "cpp", lines, (), (), device, flags=flags)
     tools = toolchain.find()
-    library, _ = _library_of(kernel, key_of(kernel, tools), tools)
+    key = key_of(kernel, tools)
+    library = cache.read_library(key) or _compiled_once(kernel, key, tools)[0]
     return _open(library, name)
 
 
