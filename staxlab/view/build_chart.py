@@ -201,6 +201,16 @@ def lanes_chart(drawn: Lanes) -> Html:
         text_at("boxes are tasks; an outline with a tick was found compiled; dashed lines are bounds", 12, 36,
                 "sx-label", MUTED),
     ]  # fmt: skip
+    # Behind the boxes, whose labels are to be read.
+    for number, (at, words) in enumerate(drawn.lines):
+        place, low = x(at), base + 46 + 14 * number
+        parts.append(
+            element("path", element("title", f"{words}: {drawn.word(at)}"), d=f"M{place:.1f} {TOP - 6}V{base}",
+                    class_="sx-chart-limit", fill="none", stroke="#8a4600", stroke_dasharray="7 4",
+                    data_bound=words)
+        )  # fmt: skip
+        parts.append(text_at(f"dashed: {words} {drawn.word(at)}", WIDTH - RIGHT, low, "sx-label", MUTED,
+                             text_anchor="end", data_line=words))  # fmt: skip
     for row, (name, boxes) in enumerate(drawn.lanes):
         y = TOP + row * (LANE + GAP)
         parts.append(text_at(name, LEFT - 8, y + LANE / 2 + 4, "sx-label", MUTED, text_anchor="end"))
@@ -213,15 +223,6 @@ def lanes_chart(drawn: Lanes) -> Html:
         parts.append(text_at(f"{tick:g}", at, base + 17, "sx-label", MUTED, text_anchor="middle"))
     parts.append(text_at(f"time ({drawn.unit})", (LEFT + WIDTH - RIGHT) / 2, base + 34, "sx-label", MUTED,
                          text_anchor="middle"))  # fmt: skip
-    for number, (at, words) in enumerate(drawn.lines):
-        place, low = x(at), base + 46 + 14 * number
-        parts.append(
-            element("path", element("title", f"{words}: {drawn.word(at)}"), d=f"M{place:.1f} {TOP - 6}V{base}",
-                    class_="sx-chart-limit", fill="none", stroke="#8a4600", stroke_dasharray="7 4",
-                    data_bound=words)
-        )  # fmt: skip
-        parts.append(text_at(f"dashed: {words} {drawn.word(at)}", WIDTH - RIGHT, low, "sx-label", MUTED,
-                             text_anchor="end", data_line=words))  # fmt: skip
     return chart(join(parts), drawn.title, drawn.said, WIDTH, height)
 
 
