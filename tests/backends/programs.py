@@ -88,7 +88,7 @@ def check(program: Program, compiled: Callable, inputs: tuple[torch.Tensor, ...]
 
 
 def same(result, expected) -> None:
-    """Equal bit by bit, NaN and the sign of zeros included, with equal layouts; for tuples, each."""
+    """Equal numbers, NaN among them, with equal layouts; for tuples, each. The sign of a zero is each library's own."""
     if isinstance(expected, (tuple, list)):
         assert len(result) == len(expected)
         for a, b in zip(result, expected, strict=True):
@@ -96,3 +96,17 @@ def same(result, expected) -> None:
         return
     assert (result.shape, result.dtype, result.stride()) == (expected.shape, expected.dtype, expected.stride())
     torch.testing.assert_close(result, expected, rtol=0, atol=0, equal_nan=True)
+
+
+# Numbers that IEEE 754 has rules of its own for, and others to meet them.
+NAN, INF = float("nan"), float("inf")
+CORNERS = torch.tensor([1.0, NAN, INF, -INF, 0.0, -0.0, -2.5, 3.5, 1e-30, 0.5])
+OTHERS = torch.tensor([2.0, 1.0, NAN, 1.0, 0.0, 0.0, -2.5, -1.0, 1e30, 0.5])
+
+
+def check_smallest(compiled: Callable[[Callable], Callable]) -> None:
+    """No elements, one element, and no axes."""
+    same(compiled(PROGRAMS[0].fn)(torch.ones(0, 4), torch.ones(0, 4)), torch.ones(0))
+    same(compiled(PROGRAMS[0].fn)(torch.ones(4, 0), torch.ones(4, 0)), torch.zeros(4))
+    same(compiled(lambda x: x * 2 + 1)(torch.tensor(3.0)), torch.tensor(7.0))
+    same(compiled(lambda x: x.amax(0))(torch.ones(1, 1)), torch.ones(1))
