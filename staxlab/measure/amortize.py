@@ -20,6 +20,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ..shapes.bucketing import bucket as bucket
+from ..shapes.bucketing import bucket_bound as bucket_bound
 from .tables import Table, Tabular, seconds_text
 
 
@@ -90,21 +92,6 @@ def expected_versions(distribution: Mapping[Any, float] | Sequence[float], calls
         raise ValueError("the number of calls cannot be negative")
     # expm1 and log1p keep small probabilities accurate, where 1 - (1 - p)**m would cancel.
     return math.fsum(float(calls > 0) if p >= 1 else -math.expm1(calls * math.log1p(-p)) for p in chances)
-
-
-def bucket(size: int) -> int:
-    """The smallest power of two that is at least ``size`` (Proposition 10.3); less than twice as large."""
-    if size < 1:
-        raise ValueError(f"sizes start at 1, not {size}")
-    return 1 << (size - 1).bit_length()
-
-
-def bucket_bound(smallest: int, largest: int) -> int:
-    """Most versions that bucketing by powers of two can need for sizes in ``[smallest, largest]``, whatever the number
-    of calls: ``ceil(log2 largest) - floor(log2 smallest) + 1``, in exact integer arithmetic."""
-    if not 1 <= smallest <= largest:
-        raise ValueError(f"need 1 <= smallest <= largest, got {smallest} and {largest}")
-    return (largest - 1).bit_length() - (smallest.bit_length() - 1) + 1
 
 
 def minimum_size(
