@@ -25,7 +25,7 @@ from .tiles import block_of
 #: need room, and steps of a power of two meet in few of its sets.
 LINES_KEPT = 256
 
-#: Steps of a walk that are looked at one by one: those of one tile.
+#: Steps of a walk that are looked at one by one; of a walk over tiles, those of one tile if it has fewer rows.
 STEPS = 16
 
 
@@ -222,7 +222,7 @@ def _order(
     assert innermost is not None
     other = tile or _partner(part, innermost, accesses)
     width = min(lanes, extent(innermost)) if lanes > 1 else 1
-    count = STEPS if other is None else min(STEPS, extent(other))
+    count = STEPS if other is None else min(STEPS, extent(other), STEPS if tile is None else width)
     walks = []
     for entry in accesses:
         index = entry.access.index
