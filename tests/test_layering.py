@@ -24,6 +24,7 @@ LONGEST_MODULE = 600
 ORDER: tuple[tuple[str, ...], ...] = (
     ("staxlab.errors", "staxlab.files", "staxlab.options", "staxlab.modes", "staxlab.provenance", "staxlab.logs",
      "staxlab.native", "staxlab.backends.table", "staxlab.runtime.cache_directory"),
+    ("staxlab.loops.expressions",),  # integer expressions, of sizes as well as of subscripts
     ("staxlab.shapes",),
     ("staxlab.capture.graph", "staxlab.capture.module"),
     ("staxlab.specialize",),

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from ..errors import CaptureError
+from ..shapes.integer import plain
 from ..specialize.free_variables import Place
 from ..specialize.structure import children, is_dataclass_instance, is_named_tuple, rebuild_container
 from .record import Argument, Constant, Flat, Nest
@@ -71,6 +72,7 @@ def output_specification(
     """
 
     def describe(value: Any) -> Any:
+        value = plain(value)
         if isinstance(value, torch.Tensor):
             return Flat(place(value))
         if isinstance(value, str) and formatted and id(value) not in known:

@@ -23,6 +23,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..errors import CaptureError
 from ..provenance import SourceLocation
+from ..specialize.ambient import read_ambient
 from .failing import is_foreign, may_fail
 from .outside import reseeded
 from .subscripts import out_of_range
@@ -316,3 +317,25 @@ def _is_integer_index(name: str, args: tuple) -> bool:
     if name not in ("index", "index_put", "index_put_", "_unsafe_index"):
         return False
     return not any(isinstance(i, torch.Tensor) and i.dtype in (torch.bool, torch.uint8) for i in args[1])
+
+
+def check_unchanged(random_state: RandomState, python_state: Any, ambient: Any) -> None:
+    """CaptureError if the function drew from Python's generators, changed an object, or left PyTorch's settings other
+    than it found them: what would happen while tracing and at no later call."""
+    drawn = random_state.python_changed() or python_state.drawn()
+    if drawn is not None:
+        raise CaptureError(
+            f"the function draws from {drawn}; the number drawn while tracing would be used for ever",
+            remedy="draw with torch.rand, or draw outside and pass the number as an argument",
+        )
+    changed = python_state.forbidden()
+    if changed:
+        raise CaptureError(
+            f"the function changes {', '.join(changed[:4])}; that would happen while tracing and at no later call",
+            remedy="return the new value, or keep state in a tensor changed in place (buffer.copy_(...))",
+        )
+    if read_ambient() != ambient:
+        raise CaptureError(
+            "the function leaves gradient mode, autocast or the default dtype other than it found it",
+            remedy="use the context managers (torch.no_grad(), torch.autocast(...)) inside the function",
+        )

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from ..provenance import SourceLocation
+from ..shapes.environment import ShapeGuard
 from ..specialize.free_variables import Environment, Place
 from ..specialize.structure import rebuild_container
 from .gates import DataGate, Replay
@@ -116,6 +117,7 @@ class Capture:
     ``replay``          the subgraph that re-evaluates the gates, or None
     ``shape_reads``     metadata the Python code asked for
     ``kind_reads``      the nodes it asked for any metadata, ranks and dtypes included
+    ``shape_guard``     what it relies on about sizes that are symbols (Definition 10.2), or None
     ``inputs``          the placeholders in order, lifted free variables first
     ``samples``         the flat sample tensors; :meth:`release` drops them once compilation is done
     ``output_spec``     how the flat results form the return value
@@ -138,6 +140,7 @@ class Capture:
     free_places: tuple[Place, ...] = field(default=(), repr=False)
     python_effects: tuple[PythonEffect, ...] = ()
     kind_reads: tuple[Node, ...] = ()
+    shape_guard: ShapeGuard | None = None
     grad_mode: bool = False
     executed: bool = True
     source: str = field(default="", repr=False)
@@ -211,6 +214,8 @@ class Capture:
             lines += ["data gates:"] + [f"    {gate}" for gate in self.gates]
         if self.shape_reads:
             lines += ["shape reads:"] + [f"    {read}" for read in self.shape_reads]
+        if self.shape_guard is not None:
+            lines += [str(self.shape_guard)]
         if self.python_effects:
             lines += ["Python side effects (happened once, while tracing):"] + [f"    {e}" for e in self.python_effects]
         lines += [f"note: {note}" for note in self.notes]

@@ -30,6 +30,7 @@ from torch.overrides import TorchFunctionMode
 from ..errors import CaptureError, SideEffectWarning, StaxError, SubscriptError
 from ..options import Options
 from ..provenance import SourceLocation, warn_user
+from ..shapes.integer import hinted
 from ..specialize.ambient import read_ambient, recording
 from ..specialize.free_variables import Environment, Place, argument_roots, collect
 from ..specialize.signature import aliasing
@@ -39,12 +40,13 @@ from .autograd import APPLY, Books, Family, check_transforms, written
 from .binding import argument_containers, compile_bind, output_specification
 from .gates import KINDS, DataGate, replay_graph
 from .graph import Graph, Node, TensorMeta, describe_value, target_name
-from .isolation import RESEEDING, CallFacts, RandomState, Watcher
+from .isolation import RESEEDING, CallFacts, RandomState, Watcher, check_unchanged
 from .module import GraphModule
 from .outside import Outside, PythonEffect
 from .proxy import Proxy, Symbol, SymbolTable
 from .python_state import PythonState
 from .record import Capture, Input, ShapeRead
+from .sizes import Declared, Sizes
 from .spelling import Frame, property_access, spell, tensor_methods
 from .subscripts import subscript_error
 from .values import (
@@ -52,6 +54,7 @@ from .values import (
     call_with_autocast,
     caught,
     check_argument,
+    check_attributes,
     check_plain,
     check_result,
     check_supported,
@@ -84,6 +87,7 @@ def trace(
     *,
     execute: bool = True,
     options: Options | None = None,
+    declared: dict[tuple[str, int], Declared] | None = None,
 ) -> Capture:
     """Record ``fn(*args, **kwargs)`` as a graph (Section 3).
 
@@ -91,19 +95,26 @@ def trace(
     data, and the state of random number generators, are the same afterwards as before. ``execute=False`` records
     without running: shapes are known for inputs only, and control flow that depends on data is refused.
 
+    With ``options.dynamic``, sizes are symbols (:mod:`.sizes`); ``declared`` says which, by path and dimension (None:
+    all of 2 or more).
+
     Raises CaptureError, naming the user's line, where the function cannot be recorded; exceptions of ``fn`` itself pass
     through unchanged. Time and memory are those of one eager call plus tens of microseconds per operation.
     """
-    return Tracer(fn, tuple(args), dict(kwargs or {}), execute).run()
+    symbolic_sizes = execute and options is not None and options.dynamic
+    return Tracer(fn, tuple(args), dict(kwargs or {}), execute, symbolic_sizes, declared).run()
 
 
 class Tracer(TorchFunctionMode):
     """One recording. While it is active, every PyTorch call of this thread passes through it."""
 
-    def __init__(self, fn: Any, args: tuple, kwargs: dict, execute: bool):
+    def __init__(
+        self, fn: Any, args: tuple, kwargs: dict, execute: bool, symbolic_sizes: bool = False, declared: Any = None
+    ):
         super().__init__()
         self.fn, self.args, self.kwargs, self.execute = fn, args, kwargs, execute
         self.graph = Graph()
+        self.sizes = Sizes(self.graph, self._where, declared) if symbolic_sizes else None
         self.symbols = SymbolTable()
         self.gates: list[DataGate] = []
         self.shape_reads: list[ShapeRead] = []
@@ -122,6 +133,7 @@ class Tracer(TorchFunctionMode):
         self.caught: tuple[Exception, SourceLocation | None] | None = None
         self.refusal: StaxError | None = None
         self.frame: Frame | None = None
+        self.inside = False  # a call of PyTorch's
         self.environment = Environment()
         self._free_by_id: dict[int, tuple[Place, torch.Tensor]] = {}
         self._first_argument: Node | None = None
@@ -200,6 +212,7 @@ class Tracer(TorchFunctionMode):
             random_state=random_state if draws else None,
             free_places=tuple(self.free_places),
             python_effects=tuple(self.effects),
+            shape_guard=self.sizes.guard() if self.sizes else None,
             grad_mode=self.ambient.grad_mode,
             executed=self.execute,
             source=source,
@@ -250,26 +263,19 @@ class Tracer(TorchFunctionMode):
         for leaf in leaves:
             if isinstance(leaf.value, torch.Tensor):
                 check_supported(leaf.value, leaf.path)
-                self._check_attributes(leaf.path, leaf.value)
+                check_attributes(leaf.value, leaf.path, self.environment.named_by_user)
                 node = self._placeholder(leaf.path, leaf.value, is_free=False)
                 self._first_argument = self._first_argument or node
                 expressions.append(leaf.expression)
         return expressions
-
-    def _check_attributes(self, path: str, tensor: torch.Tensor) -> None:
-        """Attributes given to an argument tensor are no part of any key."""
-        read = [name for name in tensor.__dict__ if name in self.environment.named_by_user]
-        if read:
-            raise CaptureError(
-                f"the function reads the attribute {read[0]!r} of the tensor {path}, which is no part of its signature",
-                remedy=f"pass {path}.{read[0]} as an argument of its own",
-            )
 
     def _placeholder(self, path: str, tensor: torch.Tensor, *, is_free: bool) -> Node:
         meta = TensorMeta.of(tensor)
         node = self.graph.placeholder(placeholder_name(path), val=meta)
         position = len(self.free_places) if is_free else len(self.inputs)
         self.inputs.insert(position, Input(node.name, path, is_free, meta))
+        if self.sizes is not None:
+            self.sizes.add_input(node, meta, path, is_free=is_free)
         self.samples.insert(position, tensor)
         if self.symbols.get(tensor) is None:  # the same tensor passed twice: the first placeholder stands for both
             self.books.trains |= tensor.requires_grad and self.ambient.grad_mode
@@ -285,23 +291,7 @@ class Tracer(TorchFunctionMode):
             raise refusal
         self._check_not_caught()
         self.watcher.check_random_state()
-        drawn = random_state.python_changed() or python_state.drawn()
-        if drawn is not None:
-            raise CaptureError(
-                f"the function draws from {drawn}; the number drawn while tracing would be used for ever",
-                remedy="draw with torch.rand, or draw outside and pass the number as an argument",
-            )
-        changed = python_state.forbidden()
-        if changed:
-            raise CaptureError(
-                f"the function changes {', '.join(changed[:4])}; that would happen while tracing and at no later call",
-                remedy="return the new value, or keep state in a tensor changed in place (buffer.copy_(...))",
-            )
-        if read_ambient() != self.ambient:
-            raise CaptureError(
-                "the function leaves gradient mode, autocast or the default dtype other than it found it",
-                remedy="use the context managers (torch.no_grad(), torch.autocast(...)) inside the function",
-            )
+        check_unchanged(random_state, python_state, self.ambient)
 
     def _check_not_caught(self) -> None:
         """An exception of an operation must reach the caller: if the function goes on after it, it has been caught."""
@@ -341,7 +331,7 @@ class Tracer(TorchFunctionMode):
         if self.refusal is not None or self.books.refusal is not None:
             raise self.refusal or self.books.refusal
         self.outside.pause()
-        self.frame = Frame(Tracer._call.__code__)
+        self.frame, self.inside = Frame(Tracer._call.__code__), True
         try:
             self._check_not_caught()
             check_transforms()
@@ -354,6 +344,7 @@ class Tracer(TorchFunctionMode):
             self.refusal = error
             raise error from None
         finally:
+            self.inside = False
             self.outside.resume()
 
     def _intercept(self, func: Any, args: tuple, kwargs: dict) -> Any:
@@ -425,12 +416,19 @@ class Tracer(TorchFunctionMode):
         for symbol in filter(None, map(self.symbols.get, tensors)):
             self.kind_reads[symbol.node] = None
         nodes = [self._node_of(tensor) for tensor in tensors] if name in classify.SHAPE_ATTRIBUTES else []
+        answer = self.sizes.answer(name, args[1:], kwargs, nodes) if self.sizes is not None else None
+        if answer is not None:
+            return answer
         value: Any = "an exception"  # an answer too, if the user's code catches it
         try:
             value = func(*args, **kwargs)
         finally:
             self.shape_reads += [ShapeRead(node, name, value, self.frame.location) for node in nodes]
         return value
+
+    def _where(self) -> SourceLocation | None:
+        """The user's line: of the call being looked at, or of the Python code that compares sizes between calls."""
+        return self.frame.location if self.inside else Frame(Tracer._call.__code__).location
 
     def _ask(self, tensor: torch.Tensor, kind: str) -> Any:
         """A data gate: Python wants a plain value."""
@@ -458,7 +456,8 @@ class Tracer(TorchFunctionMode):
             )
         map_leaves((args, kwargs), check_argument)
         facts = CallFacts()
-        value = self._value(func, args, kwargs, tensors, facts)
+        sample = (args, kwargs) if self.sizes is None else map_leaves((args, kwargs), hinted)
+        value = self._value(func, *sample, tensors, facts)
         if value is NotImplemented or (not tensors and not contains_tensor(value)):
             return value  # `x == None`, or a question about no tensor at all, such as torch.promote_types
         check_result(func, value)
@@ -469,6 +468,8 @@ class Tracer(TorchFunctionMode):
         detach = needs_grad and recording_off and not (facts.mutates or aliases)
         node_of = self._detached_node if detach else self._node_of
         args, kwargs = map_tensors(args, node_of), map_tensors(kwargs, node_of)
+        if self.sizes is not None:
+            args, kwargs = map_leaves((args, kwargs), self.sizes.as_argument)
         title = name if target is builtins.getattr else None
         autocast = autocast_state()
         if autocast != self.autocast:

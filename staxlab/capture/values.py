@@ -7,7 +7,7 @@ import dataclasses
 import inspect
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from typing import Any
 
 import torch
@@ -90,6 +90,16 @@ def check_supported(tensor: torch.Tensor, path: str) -> None:
         raise CaptureError(
             f"{path} belongs to a function transform (torch.vmap, torch.func.grad) that has ended",
             remedy="return it from the transformed function instead of keeping it",
+        )
+
+
+def check_attributes(tensor: torch.Tensor, path: str, named_by_user: Container[str]) -> None:
+    """CaptureError if the function reads an attribute given to an argument tensor: those are no part of any key."""
+    read = [name for name in tensor.__dict__ if name in named_by_user]
+    if read:
+        raise CaptureError(
+            f"the function reads the attribute {read[0]!r} of the tensor {path}, which is no part of its signature",
+            remedy=f"pass {path}.{read[0]} as an argument of its own",
         )
 
 

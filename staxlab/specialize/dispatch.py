@@ -27,7 +27,7 @@ import sys
 import threading
 import types
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import torch
@@ -36,6 +36,7 @@ from .. import logs
 from ..errors import GuardError, RecompileWarning
 from ..options import Options
 from ..provenance import warn_user
+from ..shapes.environment import ShapeGuard
 from .ambient import must_run_eagerly, read_ambient
 from .entry import COMPILED, EAGER, Entry, Lines
 from .free_state import FreeState
@@ -75,7 +76,8 @@ CompileRegion = Callable[[Any, tuple, dict, Key], Region]
 @dataclass(eq=False, repr=False)
 class Version:
     """A specialization version (Definition 2.1): its key and the region compiled for it. ``pinned`` are the positions
-    of the inputs whose exact shapes stand in ``key.gamma_s``."""
+    of the inputs whose exact shapes stand in ``key.gamma_s``; ``shape_guard`` is what must hold of sizes that are
+    symbols (Definition 10.2): several versions may have one key and differ in that alone."""
 
     key: Key
     region: Region
@@ -85,6 +87,7 @@ class Version:
     vain_lines: int = field(default=0, repr=False)
     served_before: int = field(default=0, repr=False)  # calls not counted by the present line
     pinned: tuple[int, ...] = ()
+    shape_guard: ShapeGuard | None = field(default=None, repr=False)
 
     @property
     def calls(self) -> int:
@@ -93,8 +96,8 @@ class Version:
 
     @property
     def guards(self) -> tuple[Guard, ...]:
-        """One guard for each component of the key."""
-        return guards(self.key)
+        """One guard for each component of the key, and one for each decision about sizes."""
+        return (*guards(self.key), *_shape_guards(self.shape_guard))
 
     @property
     def compilation(self) -> Any:
@@ -354,12 +357,14 @@ class Dispatcher(Entry):
         return state, False
 
     def _choose(self, candidates: Any, args: tuple, kwargs: dict) -> tuple[Version | None, list[torch.Tensor]]:
-        """The candidate for which the shapes that were read are the same, and whose data gates answer as they did when
-        it was captured. Equal replays run once."""
+        """The candidate for which the shapes that were read are the same, whose decisions about sizes hold, and whose
+        data gates answer as they did when it was captured. Equal replays run once."""
         answers: dict[Any, Any] = {}
         for version in candidates:
             flat = version.region.capture.bind(args, kwargs)
             if version.pinned and _shapes(version.pinned, flat) != version.key.gamma_s:
+                continue
+            if version.shape_guard is not None and not version.shape_guard.check(flat):
                 continue
             if version.replay is None:
                 return version, flat
@@ -403,7 +408,8 @@ class Dispatcher(Entry):
         shapes = _shapes(pinned, region.capture.bind(args, kwargs)) if pinned else ()
         key = self._key(lookup, state, gates, gate_names, shapes, shape_names)
         region.key = key  # only now complete: tracing has found the shapes read and the data gates
-        version = Version(key, region, len(self._versions) + 1, replay=self._shared_replay(replay), pinned=pinned)
+        version = Version(key, region, len(self._versions) + 1, replay=self._shared_replay(replay), pinned=pinned,
+                          shape_guard=region.capture.shape_guard)  # fmt: skip
         self._versions.append(version)
         self._growth.append((self.cache_info().calls, len(self._versions)))
         self._cache.setdefault(lookup, []).append(version)
@@ -433,7 +439,7 @@ class Dispatcher(Entry):
             gates = _actual_gates(version, args, kwargs) if version.replay is not None else ()
             shapes = _actual_shapes(version, args, kwargs)
             actual = self._key(lookup, state, gates, version.key.names.gates, shapes, version.key.names.shapes)
-            failed = failing_guards(version.key, actual)
+            failed = (*failing_guards(version.key, actual), *_failing_shapes(version, args, kwargs))
             failures.append((version.number, failed))
         if failures:
             for guard in failures[-1][1]:
@@ -467,6 +473,7 @@ REMEDIES = {
     "type": "Pass arguments of one type.",
     "gate": "Keep the value a tensor (staxlab.gate, torch.where) instead of reading it into Python.",
     "shape": "Compile with dynamic=True, or pad inputs to a few fixed sizes.",
+    "size decision": "Decide by sizes outside the compiled function, or let each side of the branch have its version.",
     "size class": "Sizes 0 and 1 have versions of their own: pad, or keep a dimension at least 2 long.",
     "shape read": "Let operations take sizes from tensors (flatten, mean, new_zeros -> zeros_like) instead of reading "
     "them into Python.",
@@ -497,6 +504,34 @@ def _actual_shapes(version: Version, args: tuple, kwargs: dict) -> tuple:
         return _shapes(version.pinned, version.region.capture.bind(args, kwargs)) if version.pinned else ()
     except Exception:
         return ()
+
+
+def _shape_guards(shape_guard: ShapeGuard | None, decisions: Any = None, actual: bool = True) -> tuple[Guard, ...]:
+    """Decisions about sizes (all, or those given) as guards."""
+    if shape_guard is None:
+        return ()
+    chosen = shape_guard.decisions if decisions is None else decisions
+    texts = [shape_guard.condition(decision) for decision in chosen]
+    return tuple(Guard(text, text, True, actual, "size decision") for text in texts)
+
+
+def _failing_shapes(version: Version, args: tuple, kwargs: dict) -> tuple[Guard, ...]:
+    """The decisions of a version that do not hold for a call, which may have other arguments altogether."""
+    if version.shape_guard is None:
+        return ()
+    try:
+        flat = version.region.capture.bind(args, kwargs)
+        failing, values = version.shape_guard.failing(flat), version.shape_guard.values(flat)
+        sizes = ", ".join(f"{place} = {values[symbol.name]}" for symbol, place in version.shape_guard.sources)
+    except Exception:
+        return ()
+    return tuple(replace(guard, actual=_Sizes(sizes)) for guard in _shape_guards(version.shape_guard, failing))
+
+
+class _Sizes(str):
+    """Sizes that a guard was not met by."""
+
+    __repr__ = str.__str__
 
 
 def _gate_name(gate: Any) -> str:

@@ -253,31 +253,35 @@ def autocast_inside(x):
     return y.flatten().float()
 
 
+SYMBOLIC = {
+    "shape": Sizes(lambda x: x * x.shape[0], ROWS, 1),
+    "size()": Sizes(lambda x: x / x.size()[1], ROWS, 1),
+    "size(dim)": Sizes(lambda x: x / x.size(-1), ROWS, 1),
+    "numel": Sizes(lambda x: x.sum() / x.numel(), ROWS, 1),
+    "torch.numel": Sizes(lambda x: x.sum() / torch.numel(x), ROWS, 1),
+    "torch.numel by keyword": Sizes(lambda x: x.sum() / torch.numel(input=x), ROWS, 1),
+    "nelement": Sizes(lambda x: x.sum() / x.nelement(), ROWS, 1),
+    "of an intermediate": Sizes(lambda x: x.flatten() * (x * 2).t().shape[1], ROWS, 1),
+    "new_zeros": Sizes(lambda x: x.new_zeros(x.shape) + 1, ROWS, 1),
+    "zeros": Sizes(lambda x: torch.zeros(*x.shape), ROWS, 1),
+    "arange": Sizes(lambda x: x * torch.arange(x.shape[1]), ROWS, 1),
+    "view": Sizes(lambda x: x.view(x.shape[0] * x.shape[1]), ROWS, 1),
+    "reshape": Sizes(lambda x: x.reshape(x.size(0), -1), ROWS, 1),
+    "expand": Sizes(lambda x: x[:1].expand(x.shape), ROWS, 1),
+    "slice bound": Sizes(lambda x: x[: x.shape[0] // 2], ROWS, 1),
+    "branch": Sizes(lambda x: x + 1 if x.shape[0] > 5 else x - 1, ROWS, 2),
+    "assertion": Sizes(lambda x: x + 1 if x.shape == x.t().t().shape else x, ROWS, 1),
+    "interpolate": Sizes(lambda x: F.interpolate(x[None], size=2 * x.shape[-1]), ROWS, 1),
+}
+
 PINNED = {
-    "shape": Sizes(lambda x: x * x.shape[0], ROWS, 3),
-    "size()": Sizes(lambda x: x / x.size()[1], ROWS, 3),
-    "size(dim)": Sizes(lambda x: x / x.size(-1), ROWS, 3),
     "len": Sizes(lambda x: x + len(x), ROWS, 3),
-    "numel": Sizes(lambda x: x.sum() / x.numel(), ROWS, 3),
-    "torch.numel": Sizes(lambda x: x.sum() / torch.numel(x), ROWS, 3),
-    "torch.numel by keyword": Sizes(lambda x: x.sum() / torch.numel(input=x), ROWS, 3),
-    "nelement": Sizes(lambda x: x.sum() / x.nelement(), ROWS, 3),
     "nbytes": Sizes(lambda x: x + x.nbytes, ROWS, 3),
     "stride": Sizes(lambda x: x + x.stride(0), ROWS, 3),
     "dim_order": Sizes(lambda x: x + x.dim_order()[0], ROWS, 3),
-    "of an intermediate": Sizes(lambda x: x.flatten() * (x * 2).t().shape[1], ROWS, 3),
     "size arithmetic": Sizes(size_arithmetic, ROWS, 3),
-    "new_zeros": Sizes(lambda x: x.new_zeros(x.shape) + 1, ROWS, 3),
-    "zeros": Sizes(lambda x: torch.zeros(*x.shape), ROWS, 3),
-    "arange": Sizes(lambda x: x * torch.arange(x.shape[1]), ROWS, 3),
-    "view": Sizes(lambda x: x.view(x.shape[0] * x.shape[1]), ROWS, 3),
-    "reshape": Sizes(lambda x: x.reshape(x.size(0), -1), ROWS, 3),
-    "expand": Sizes(lambda x: x[:1].expand(x.shape), ROWS, 3),
     "returned shape": Sizes(lambda x: (x + 1, x.shape), ROWS, 3),
     "returned length": Sizes(lambda x: {"y": x + 1, "n": len(x)}["n"] * x, ROWS, 3),
-    "slice bound": Sizes(lambda x: x[: x.shape[0] // 2], ROWS, 3),
-    "branch": Sizes(lambda x: x + 1 if x.shape[0] > 5 else x - 1, ROWS, 3),
-    "assertion": Sizes(lambda x: x + 1 if x.shape == x.t().t().shape else x, ROWS, 3),
     "iteration": Sizes(loop_over_rows, ROWS, 3),
     "list()": Sizes(lambda x: torch.cat(list(x)), ROWS, 3),
     "unbind": Sizes(lambda x: torch.stack(x.unbind(0)[::-1]), ROWS, 3),
@@ -292,7 +296,6 @@ PINNED = {
     "zip": Sizes(lambda x: torch.stack([a - b for a, b in zip(x, x.flip(0), strict=True)]), ROWS, 3),
     "reversed": Sizes(lambda x: torch.stack(list(reversed(x))), ROWS, 3),
     "empty_strided": Sizes(lambda x: torch.empty_strided(x.size(), x.stride()).fill_(1), ROWS, 3),
-    "interpolate": Sizes(lambda x: F.interpolate(x[None], size=2 * x.shape[-1]), ROWS, 3),
     "returned chunks": Sizes(lambda x: x.chunk(3), ROWS, 3),
     "contiguous that copies at some sizes": Sizes(lambda x: x[:4].t().t()[:, :3].contiguous().view(-1), ROWS, 3),
     "is_contiguous of an intermediate": Sizes(lambda x: x + 1 if x[:, :3].is_contiguous() else x - 1, ROWS, 3),
@@ -345,6 +348,12 @@ def check_sizes(case):
     assert len(compiled.versions) == case.versions
 
 
+@pytest.mark.parametrize("name", SYMBOLIC)
+def test_a_size_that_was_read_is_a_symbol(name):
+    """One version for all sizes, or one for each way that decisions about them come out."""
+    check_sizes(SYMBOLIC[name])
+
+
 @pytest.mark.parametrize("name", PINNED)
 def test_a_number_from_a_shape_makes_a_version_for_each(name):
     check_sizes(PINNED[name])
@@ -356,7 +365,7 @@ def test_what_no_shape_has_entered_serves_all_sizes(name):
 
 
 def test_only_the_inputs_behind_a_read_are_pinned():
-    compiled = dynamic(lambda x, y, z: (x + z).shape[0] * y)
+    compiled = dynamic(lambda x, y, z: len(x + z) * y)
     for n, m in ((4, 5), (4, 6), (4, 7), (3, 7)):
         x, y, z = tensor(n), tensor(m), tensor(n)
         assert same(compiled(x, y, z), n * y)

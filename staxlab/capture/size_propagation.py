@@ -1,0 +1,153 @@
+"""Sizes of intermediate values as expressions over those of the inputs (Section 10.2).
+
+The operations that a value comes from are run once on tensors without memory whose sizes are symbols: PyTorch's
+``FakeTensorMode`` with its ``ShapeEnv``, which know the shape rules of every operator. What PyTorch assumes on the way
+(that two sizes broadcast because they are equal, that a size is divisible) is taken over as decisions of ours; an
+assumption or a size that is no integer polynomial with divisions is a size that cannot be told, and so is one that
+differs on the sample from what the value has.
+
+Nothing here is imported before somebody asks for the size of an intermediate value: it costs two seconds, once.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from ..loops.expressions import Expr
+from ..shapes.relations import NEGATION, Relation
+from .gates import backward_slice
+from .graph import Node, TensorMeta
+from .module import GraphModule, Interpreter
+
+
+class _NoPolynomial(Exception):
+    """A size or an assumption that our expressions do not have."""
+
+
+class Propagation:
+    """Runs slices of one graph, each node once."""
+
+    def __init__(self, sizes: Any):
+        from torch._subclasses.fake_tensor import FakeTensorMode
+        from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+        self.owner = sizes
+        # Equal hints do not make one symbol: what two inputs have in common is for the program to say.
+        self.shape_environment = ShapeEnv(duck_shape=False, specialize_zero_one=True)
+        self.mode = FakeTensorMode(shape_env=self.shape_environment, allow_non_fake_inputs=True)
+        self.values: dict[Node, Any] = {}
+        self.symbols: dict[Any, Expr] = {}
+        self.taken = 0
+
+    def sizes_of_value(self, value: Any) -> tuple[Expr, ...]:
+        return tuple(self._expression(extent) for extent in value.shape)
+
+    def sizes(self, node: Node) -> tuple[Expr, ...] | None:
+        """The sizes of a node's tensor, or None. Linear in the nodes it depends on that were not asked before."""
+        from torch.utils._python_dispatch import _disable_current_modes
+
+        try:
+            with torch._C.DisableTorchFunction(), _disable_current_modes():
+                value = self._run(node)
+            if not isinstance(value, torch.Tensor):
+                return None
+            found = self.sizes_of_value(value)
+            relations = self._assumptions()
+        except Exception:  # an operator without a shape rule, or one that needs data: not the program's fault
+            return None
+        meta = node.val
+        environment = self.owner.environment
+        if not isinstance(meta, TensorMeta) or tuple(map(environment.hint, found)) != tuple(meta.shape):
+            return None
+        for relation in relations:
+            environment.ask(relation, "an operation relies on it")
+        return found
+
+    def _run(self, node: Node) -> Any:
+        interpreter = Interpreter(GraphModule(self.owner.graph))
+        interpreter.env = self.values
+        for needed in sorted(backward_slice([node]), key=self._order().__getitem__):
+            if needed in self.values:
+                continue
+            if needed.op == "placeholder":
+                self.values[needed] = self._input(needed)
+            else:
+                with self.mode, torch.no_grad():
+                    self.values[needed] = interpreter.run_node(needed)
+        return self.values[node]
+
+    def _order(self) -> dict[Node, int]:
+        return {node: position for position, node in enumerate(self.owner.graph)}
+
+    def _input(self, node: Node) -> Any:
+        """A tensor without memory, like the input, with a symbol for each size that is one."""
+        from torch._dynamo.source import ConstantSource
+        from torch.fx.experimental.symbolic_shapes import DimDynamic, StatelessSymbolicContext
+
+        meta, expressions = node.val, self.owner.known[node]
+        sample = torch.empty_strided(meta.shape, meta.stride, dtype=meta.dtype, device=meta.device)
+        dynamic = [DimDynamic.STATIC if e.is_constant else DimDynamic.DYNAMIC for e in expressions]
+        context = StatelessSymbolicContext(dynamic_sizes=dynamic)
+        fake = self.mode.from_tensor(sample, source=ConstantSource(f"input_{node.name}"), symbolic_context=context)
+        for extent, expression in zip(fake.shape, expressions, strict=True):
+            if not isinstance(extent, int):
+                self.symbols[extent.node.expr] = expression
+        return fake
+
+    # -- from sympy ----------------------------------------------------------------------------------------------------
+
+    def _expression(self, extent: Any) -> Expr:
+        return Expr.of(extent) if type(extent) is int else self._convert(extent.node.expr)
+
+    def _convert(self, term: Any) -> Expr:
+        import sympy
+        from torch.utils._sympy import functions
+
+        if term in self.symbols:
+            return self.symbols[term]
+        if term.is_Integer:
+            return Expr.of(int(term))
+        parts = [self._convert(part) for part in term.args]
+        if isinstance(term, sympy.Add):
+            return sum(parts[1:], parts[0])
+        if isinstance(term, sympy.Mul):
+            product = parts[0]
+            for part in parts[1:]:
+                product = product * part
+            return product
+        if isinstance(term, sympy.Pow) and term.exp.is_Integer and 0 < int(term.exp) <= 8:
+            product = parts[0]
+            for _ in range(int(term.exp) - 1):
+                product = product * parts[0]
+            return product
+        if isinstance(term, (functions.FloorDiv, functions.CleanDiv)):
+            return parts[0] // parts[1]
+        if isinstance(term, (functions.Mod, functions.PythonMod, sympy.Mod)):
+            return parts[0] % parts[1]
+        raise _NoPolynomial(term)
+
+    def _assumptions(self) -> list[Relation]:
+        """What the shape environment has assumed since it was asked last."""
+        guards = self.shape_environment.guards
+        new, self.taken = guards[self.taken :], len(guards)
+        return [relation for guard in new for relation in self._relations(guard.expr)]
+
+    def _relations(self, condition: Any, negate: bool = False) -> list[Relation]:
+        import sympy
+
+        if condition is sympy.true and not negate:
+            return []
+        if isinstance(condition, sympy.Not):
+            return self._relations(condition.args[0], not negate)
+        if isinstance(condition, sympy.And) and not negate:
+            return [relation for part in condition.args for relation in self._relations(part)]
+        comparison = {
+            "Equality": "==", "Unequality": "!=", "StrictLessThan": "<", "LessThan": "<=",
+            "StrictGreaterThan": ">", "GreaterThan": ">=",
+        }.get(type(condition).__name__)  # fmt: skip
+        if comparison is None:
+            raise _NoPolynomial(condition)
+        left, right = (self._convert(part) for part in condition.args)
+        return [Relation.of(left, NEGATION[comparison] if negate else comparison, right)]

@@ -1,0 +1,183 @@
+"""Sizes in a recording for many shapes (Sections 10.2 and 10.4): symbols for the inputs, expressions for the rest.
+
+Without this, a number that Python code reads off a shape is a constant of the graph, and the input's exact shape has to
+enter the key. With it, the answer is a :class:`~staxlab.shapes.integer.SymbolicInteger`: one symbol for each dimension
+of size 2 or more of each argument, read from the argument at every call. Where such a number becomes an argument of an
+operation, the graph gets nodes that compute it (``x.shape[0]``, ``* 128``), so the graph serves every size for which
+the decisions taken on the way come out alike.
+
+Sizes 0 and 1 stay numbers, for they are in the key: broadcasting treats them otherwise (Proposition 10.2). So do the
+shapes of free tensors and of tensors without elements. The size of an intermediate value follows from those of the
+inputs, and is found when somebody asks (:mod:`.size_propagation`); where it cannot be found, the shape read is what it
+is elsewhere, a constant.
+"""
+
+from __future__ import annotations
+
+import builtins
+import operator
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ..loops.expressions import Expr, FloorDivision, Symbol
+from ..provenance import SourceLocation
+from ..shapes.environment import LEAST_SYMBOLIC, ShapeEnvironment, ShapeGuard, SizeSource
+from ..shapes.integer import SymbolicInteger, is_symbolic, number
+from .graph import Graph, Node, TensorMeta
+
+#: What may be asked about a shape and answered symbolically; the rest (strides, layouts, ``len``) is a plain number.
+ANSWERED = frozenset({"shape", "size", "numel", "nelement", "sym_size", "sym_numel"})
+
+
+@dataclass(frozen=True)
+class Declared:
+    """A dimension of an input that its caller has declared: the symbol's name and range (Section 10.2)."""
+
+    name: str
+    lower: int
+    upper: float
+    multiple_of: int = 1
+
+
+class Sizes:
+    """The size symbols of one recording, and the nodes that read them."""
+
+    def __init__(
+        self,
+        graph: Graph,
+        where: Callable[[], SourceLocation | None],
+        declared: dict[tuple[str, int], Declared] | None = None,
+    ):
+        self.graph = graph
+        self.environment = ShapeEnvironment(where)
+        self.declared = declared  # None: every dimension of every argument
+        self.known: dict[Node, tuple[Expr, ...] | None] = {}
+        self.places: dict[Symbol, tuple[Node, int, int]] = {}  # placeholder, dimension, multiple_of
+        self._nodes: dict[Any, Node] = {}
+        self._propagation: Any = None
+
+    # -- what sizes are ----------------------------------------------------------------------------------------------
+
+    def add_input(self, node: Node, meta: TensorMeta, path: str, *, is_free: bool) -> None:
+        """A placeholder: symbols for its dimensions."""
+        if is_free or not meta.numel:
+            self.known[node] = tuple(map(Expr.of, meta.shape))
+            return
+        sizes = []
+        for dimension, extent in enumerate(meta.shape):
+            row = (self.declared or {}).get((path, dimension))
+            if row is not None:
+                symbol = self.environment.symbol(row.name, extent // row.multiple_of, row.lower, row.upper)
+                self.places.setdefault(symbol, (node, dimension, row.multiple_of))
+                sizes.append(Expr.of(symbol) * row.multiple_of)
+            elif self.declared is None and extent >= LEAST_SYMBOLIC:
+                symbol = self.environment.symbol(f"s{len(self.places)}", extent)
+                self.places[symbol] = (node, dimension, 1)
+                sizes.append(Expr.of(symbol))
+            else:
+                sizes.append(Expr.of(extent))
+        self.known[node] = tuple(sizes)
+
+    def of(self, node: Node) -> tuple[Expr, ...] | None:
+        """The sizes of a node's value; None where they cannot be told. The first question about an intermediate value
+        runs the operations it comes from once on tensors without memory."""
+        if node not in self.known:
+            if self._propagation is None:
+                from .size_propagation import Propagation
+
+                self._propagation = Propagation(self)
+            self.known[node] = self._propagation.sizes(node)
+        return self.known[node]
+
+    def answer(self, name: str, arguments: tuple, keywords: dict, nodes: list[Node]) -> Any:
+        """What ``x.shape``, ``x.size(0)`` or ``x.numel()`` is; None where it is a plain number as ever."""
+        if name not in ANSWERED or len(nodes) != 1:
+            return None
+        arguments = (*arguments, *keywords.values())
+        expressions = self.of(nodes[0])
+        if expressions is None or all(e.is_constant for e in expressions):
+            return None
+        sizes = [number(e, self.environment) for e in expressions]
+        if name in ("numel", "nelement", "sym_numel"):
+            total: Any = 1
+            for size in sizes:
+                total = size * total
+            return total
+        if name == "shape" or not arguments:
+            return torch.Size(sizes)
+        (dimension,) = arguments
+        return sizes[dimension] if -len(sizes) <= dimension < len(sizes) else None
+
+    # -- nodes that compute them -------------------------------------------------------------------------------------
+
+    def node_of(self, size: SymbolicInteger) -> Node:
+        """The node whose value the number is, made of reads of shapes and of arithmetic."""
+        return self._computed(size.expression)
+
+    def as_argument(self, leaf: Any) -> Any:
+        """A leaf of a call's arguments as its node has it: sizes are the nodes that compute them."""
+        if isinstance(leaf, torch.Size) and any(map(is_symbolic, leaf)):
+            return tuple(map(self.as_argument, leaf))
+        return self.node_of(leaf) if is_symbolic(leaf) else leaf
+
+    def _computed(self, expression: Expr) -> Any:
+        if expression.is_constant:
+            return int(expression)
+        if expression not in self._nodes:
+            total: Any = None
+            for monomial, coefficient in expression.terms:
+                term: Any = coefficient
+                for atom in monomial:
+                    term = self._arithmetic(operator.mul, self._atom(atom), term)
+                total = term if total is None else self._arithmetic(operator.add, total, term)
+            self._nodes[expression] = total
+        return self._nodes[expression]
+
+    def _atom(self, atom: Any) -> Node:
+        if isinstance(atom, Symbol):
+            return self._read(atom)
+        operation = operator.floordiv if isinstance(atom, FloorDivision) else operator.mod
+        return self._arithmetic(operation, self._computed(atom.numerator), self._computed(atom.denominator))
+
+    def _read(self, symbol: Symbol) -> Node:
+        placeholder, dimension, multiple_of = self.places[symbol]
+        shape = self._make(builtins.getattr, (placeholder, "shape"), "shape", placeholder)
+        size = self._make(operator.getitem, (shape, dimension), "size", placeholder)
+        return size if multiple_of == 1 else self._arithmetic(operator.floordiv, size, multiple_of)
+
+    def _arithmetic(self, operation: Callable, left: Any, right: Any) -> Any:
+        if operation is operator.mul and right == 1:
+            return left
+        return self._make(operation, (left, right), operation.__name__, None)
+
+    def _make(self, target: Callable, args: tuple, name: str, source: Node | None) -> Node:
+        """A node right behind the placeholders, where every input still has the shape it came with."""
+        key = (target, args)
+        if key not in self._nodes:
+            values = [a.val if isinstance(a, Node) else a for a in args]
+            value = torch.Size(values[0].shape) if target is builtins.getattr else target(*values)
+            origins = frozenset().union(*(a.origins for a in args if isinstance(a, Node)))
+            anchor = next((n for n in self.graph if n.op != "placeholder" and n not in self._nodes.values()), None)
+            location = source.location if source is not None else None
+            if anchor is None:
+                node = self.graph.create("call_function", target, args, {}, name=name, location=location)
+            else:
+                with self.graph.inserting_before(anchor):
+                    node = self.graph.create("call_function", target, args, {}, name=name, location=location)
+            node.meta["val"] = value
+            if origins:
+                node.origins |= origins
+            self._nodes[key] = node
+        return self._nodes[key]
+
+    # -- the end -----------------------------------------------------------------------------------------------------
+
+    def guard(self) -> ShapeGuard | None:
+        """The decisions as a guard over the flat inputs, whose order is final now."""
+        positions = {node: position for position, node in enumerate(self.graph.placeholders)}
+        for symbol, (node, dimension, multiple_of) in self.places.items():
+            self.environment.sources[symbol] = [SizeSource(positions[node], dimension, node.name, multiple_of)]
+        return ShapeGuard.of(self.environment)
