@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from ..loops.expressions import Expr
+from ..shapes.environment import LEAST_SYMBOLIC
 from ..shapes.relations import NEGATION, Relation
 from .gates import backward_slice
 from .graph import Node, TensorMeta
@@ -34,12 +35,15 @@ class Propagation:
         from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
         self.owner = sizes
-        # Equal hints do not make one symbol: what two inputs have in common is for the program to say.
-        self.shape_environment = ShapeEnv(duck_shape=False, specialize_zero_one=True)
+        # Equal hints do not make one symbol: what inputs have in common is for the program to say. That a size is 2 or
+        # more may be taken for granted only where all ranges say so.
+        wide = all(symbol.lower >= LEAST_SYMBOLIC for symbol in sizes.environment.hints)
+        self.shape_environment = ShapeEnv(duck_shape=False, specialize_zero_one=wide)
         self.mode = FakeTensorMode(shape_env=self.shape_environment, allow_non_fake_inputs=True)
         self.values: dict[Node, Any] = {}
         self.symbols: dict[Any, Expr] = {}
         self.taken = 0
+        self.assumed: list[tuple[Relation, Node]] = []
 
     def sizes_of_value(self, value: Any) -> tuple[Expr, ...]:
         return tuple(self._expression(extent) for extent in value.shape)
@@ -54,15 +58,15 @@ class Propagation:
             if not isinstance(value, torch.Tensor):
                 return None
             found = self.sizes_of_value(value)
-            relations = self._assumptions()
         except Exception:  # an operator without a shape rule, or one that needs data: not the program's fault
             return None
         meta = node.val
         environment = self.owner.environment
         if not isinstance(meta, TensorMeta) or tuple(map(environment.hint, found)) != tuple(meta.shape):
             return None
-        for relation in relations:
-            environment.ask(relation, "an operation relies on it")
+        assumed, self.assumed = self.assumed, []
+        for relation, operation in assumed:
+            environment.ask(relation, f"{operation.target_name()} relies on it", node=operation)
         return found
 
     def _run(self, node: Node) -> Any:
@@ -76,6 +80,7 @@ class Propagation:
             else:
                 with self.mode, torch.no_grad():
                     self.values[needed] = interpreter.run_node(needed)
+                self.assumed += [(relation, needed) for relation in self._assumptions()]
         return self.values[node]
 
     def _order(self) -> dict[Node, int]:

@@ -15,6 +15,7 @@ is elsewhere, a constant.
 from __future__ import annotations
 
 import builtins
+import contextlib
 import operator
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -25,7 +26,7 @@ import torch
 from ..loops.expressions import Expr, FloorDivision, Symbol
 from ..provenance import SourceLocation
 from ..shapes.environment import LEAST_SYMBOLIC, ShapeEnvironment, ShapeGuard, SizeSource
-from ..shapes.integer import SymbolicInteger, is_symbolic, number
+from ..shapes.integer import is_symbolic, number
 from .graph import Graph, Node, TensorMeta
 
 #: What may be asked about a shape and answered symbolically; the rest (strides, layouts, ``len``) is a plain number.
@@ -42,6 +43,56 @@ class Declared:
     multiple_of: int = 1
 
 
+class ShapeArithmetic:
+    """Nodes that compute expressions over sizes: reads of shapes and integer arithmetic, each once."""
+
+    def __init__(self, graph: Graph, places: dict[Symbol, tuple[Node, int, int]]):
+        self.graph = graph
+        self.places = places  # placeholder, dimension, and how many make one of what the symbol counts
+        self._nodes: dict[Any, Node] = {}
+
+    def __call__(self, expression: Expr) -> Node | int:
+        """The node whose value the expression is; a number if it is constant."""
+        if expression.is_constant:
+            return int(expression)
+        if expression not in self._nodes:
+            total: Any = None
+            for monomial, coefficient in expression.terms:
+                term: Any = coefficient
+                for atom in monomial:
+                    term = self._apply(operator.mul, self._atom(atom), term)
+                total = term if total is None else self._apply(operator.add, total, term)
+            self._nodes[expression] = total
+        return self._nodes[expression]
+
+    def _atom(self, atom: Any) -> Node:
+        if isinstance(atom, Symbol):
+            return self._read(atom)
+        operation = operator.floordiv if isinstance(atom, FloorDivision) else operator.mod
+        return self._apply(operation, self(atom.numerator), self(atom.denominator))
+
+    def _read(self, symbol: Symbol) -> Node:
+        placeholder, dimension, multiple_of = self.places[symbol]
+        shape = self._make(builtins.getattr, (placeholder, "shape"), "shape")
+        size = self._make(operator.getitem, (shape, dimension), "size")
+        return size if multiple_of == 1 else self._apply(operator.floordiv, size, multiple_of)
+
+    def _apply(self, operation: Callable, left: Any, right: Any) -> Any:
+        return left if operation is operator.mul and right == 1 else self._make(operation, (left, right), operation.__name__)
+
+    def _make(self, target: Callable, args: tuple, name: str) -> Node:
+        """A node right behind the placeholders, where every input still has the shape it came with."""
+        key = (target, args)
+        if key not in self._nodes:
+            values = [a.val if isinstance(a, Node) else a for a in args]
+            value = torch.Size(values[0].shape) if target is builtins.getattr else target(*values)
+            own = set(self._nodes.values())
+            anchor = next((n for n in self.graph if n.op != "placeholder" and n not in own), None)
+            with self.graph.inserting_before(anchor) if anchor is not None else contextlib.nullcontext():
+                self._nodes[key] = self.graph.create("call_function", target, args, {}, name=name, val=value)
+        return self._nodes[key]
+
+
 class Sizes:
     """The size symbols of one recording, and the nodes that read them."""
 
@@ -56,7 +107,7 @@ class Sizes:
         self.declared = declared  # None: every dimension of every argument
         self.known: dict[Node, tuple[Expr, ...] | None] = {}
         self.places: dict[Symbol, tuple[Node, int, int]] = {}  # placeholder, dimension, multiple_of
-        self._nodes: dict[Any, Node] = {}
+        self.arithmetic = ShapeArithmetic(graph, self.places)
         self._propagation: Any = None
 
     # -- what sizes are ----------------------------------------------------------------------------------------------
@@ -111,72 +162,25 @@ class Sizes:
         (dimension,) = arguments
         return sizes[dimension] if -len(sizes) <= dimension < len(sizes) else None
 
-    # -- nodes that compute them -------------------------------------------------------------------------------------
-
-    def node_of(self, size: SymbolicInteger) -> Node:
-        """The node whose value the number is, made of reads of shapes and of arithmetic."""
-        return self._computed(size.expression)
-
     def as_argument(self, leaf: Any) -> Any:
         """A leaf of a call's arguments as its node has it: sizes are the nodes that compute them."""
         if isinstance(leaf, torch.Size) and any(map(is_symbolic, leaf)):
             return tuple(map(self.as_argument, leaf))
-        return self.node_of(leaf) if is_symbolic(leaf) else leaf
-
-    def _computed(self, expression: Expr) -> Any:
-        if expression.is_constant:
-            return int(expression)
-        if expression not in self._nodes:
-            total: Any = None
-            for monomial, coefficient in expression.terms:
-                term: Any = coefficient
-                for atom in monomial:
-                    term = self._arithmetic(operator.mul, self._atom(atom), term)
-                total = term if total is None else self._arithmetic(operator.add, total, term)
-            self._nodes[expression] = total
-        return self._nodes[expression]
-
-    def _atom(self, atom: Any) -> Node:
-        if isinstance(atom, Symbol):
-            return self._read(atom)
-        operation = operator.floordiv if isinstance(atom, FloorDivision) else operator.mod
-        return self._arithmetic(operation, self._computed(atom.numerator), self._computed(atom.denominator))
-
-    def _read(self, symbol: Symbol) -> Node:
-        placeholder, dimension, multiple_of = self.places[symbol]
-        shape = self._make(builtins.getattr, (placeholder, "shape"), "shape", placeholder)
-        size = self._make(operator.getitem, (shape, dimension), "size", placeholder)
-        return size if multiple_of == 1 else self._arithmetic(operator.floordiv, size, multiple_of)
-
-    def _arithmetic(self, operation: Callable, left: Any, right: Any) -> Any:
-        if operation is operator.mul and right == 1:
-            return left
-        return self._make(operation, (left, right), operation.__name__, None)
-
-    def _make(self, target: Callable, args: tuple, name: str, source: Node | None) -> Node:
-        """A node right behind the placeholders, where every input still has the shape it came with."""
-        key = (target, args)
-        if key not in self._nodes:
-            values = [a.val if isinstance(a, Node) else a for a in args]
-            value = torch.Size(values[0].shape) if target is builtins.getattr else target(*values)
-            origins = frozenset().union(*(a.origins for a in args if isinstance(a, Node)))
-            anchor = next((n for n in self.graph if n.op != "placeholder" and n not in self._nodes.values()), None)
-            location = source.location if source is not None else None
-            if anchor is None:
-                node = self.graph.create("call_function", target, args, {}, name=name, location=location)
-            else:
-                with self.graph.inserting_before(anchor):
-                    node = self.graph.create("call_function", target, args, {}, name=name, location=location)
-            node.meta["val"] = value
-            if origins:
-                node.origins |= origins
-            self._nodes[key] = node
-        return self._nodes[key]
+        return self.arithmetic(leaf.expression) if is_symbolic(leaf) else leaf
 
     # -- the end -----------------------------------------------------------------------------------------------------
 
+    def propagate(self) -> None:
+        """Find the sizes of all values, and with them everything that operations take for granted."""
+        for node in self.graph:
+            if node.op.startswith("call_") and isinstance(node.val, TensorMeta):
+                self.of(node)
+
     def guard(self) -> ShapeGuard | None:
-        """The decisions as a guard over the flat inputs, whose order is final now."""
+        """The decisions as a guard over the flat inputs, whose order is final now. Where dimensions were declared, what
+        the operations take for granted is among them, whether Python code asked for a size or not."""
+        if self.declared is not None:
+            self.propagate()
         positions = {node: position for position, node in enumerate(self.graph.placeholders)}
         for symbol, (node, dimension, multiple_of) in self.places.items():
             self.environment.sources[symbol] = [SizeSource(positions[node], dimension, node.name, multiple_of)]

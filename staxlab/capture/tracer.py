@@ -29,7 +29,7 @@ from torch.overrides import TorchFunctionMode
 
 from ..errors import CaptureError, SideEffectWarning, StaxError, SubscriptError
 from ..options import Options
-from ..provenance import SourceLocation, warn_user
+from ..provenance import SourceLocation, user_location, warn_user
 from ..shapes.integer import hinted
 from ..specialize.ambient import read_ambient, recording
 from ..specialize.free_variables import Environment, Place, argument_roots, collect
@@ -428,7 +428,7 @@ class Tracer(TorchFunctionMode):
 
     def _where(self) -> SourceLocation | None:
         """The user's line: of the call being looked at, or of the Python code that compares sizes between calls."""
-        return self.frame.location if self.inside else Frame(Tracer._call.__code__).location
+        return self.frame.location if self.inside else user_location()
 
     def _ask(self, tensor: torch.Tensor, kind: str) -> Any:
         """A data gate: Python wants a plain value."""

@@ -39,11 +39,14 @@ class SizeSource:
 
 @dataclass(frozen=True)
 class ShapeDecision:
-    """A relation that held on the sample and that the recording relies on: ``text`` says what asked."""
+    """A relation that held on the sample and that the recording relies on. ``text`` says what asked; ``assumed`` tells
+    what an operation takes for granted (that two sizes are equal, since it puts the tensors together) from what the
+    program's own code decided."""
 
     relation: Relation
     location: SourceLocation | None = None
     text: str = ""
+    assumed: bool = False
 
     def __str__(self) -> str:
         asked = f"   {self.text}" if self.text else ""
@@ -58,6 +61,7 @@ class ShapeEnvironment:
     hints: dict[Symbol, int] = field(default_factory=dict)
     sources: dict[Symbol, list[SizeSource]] = field(default_factory=dict)
     decisions: list[ShapeDecision] = field(default_factory=list)
+    implied: list[ShapeDecision] = field(default_factory=list)  # what the ranges alone answered
 
     def symbol(
         self, name: str, hint: int, lower: Bound = LEAST_SYMBOLIC, upper: Bound = math.inf,
@@ -76,20 +80,18 @@ class ShapeEnvironment:
         """The value of an expression on the sample."""
         return expression.evaluate({symbol.name: value for symbol, value in self.hints.items()})
 
-    def ask(self, relation: Relation, text: str = "") -> bool:
-        """The truth of a relation. Unless its symbols' ranges settle it, the answer of the sample, kept as a
-        decision."""
+    def ask(self, relation: Relation, text: str = "", *, node: Any = None) -> bool:
+        """The truth of a relation. Unless its symbols' ranges settle it, the answer of the sample, kept as a decision.
+        ``node`` is the operation that takes it for granted, if it is not the program's code that asks."""
         known = relation.decide()
-        if known is not None:
-            return known
-        answer = relation.holds({symbol.name: value for symbol, value in self.hints.items()})
-        self.rely_on(relation if answer else relation.negated(), text)
+        answer = relation.holds({s.name: value for s, value in self.hints.items()}) if known is None else known
+        where = self.where() if node is None else node.location
+        decision = ShapeDecision(relation if answer else relation.negated(), where, text, node is not None)
+        kept = self.decisions if known is None else self.implied
+        settled = relation.left == relation.right or not relation.symbols  # by algebra, whatever the ranges
+        if not settled and all(earlier.relation != decision.relation for earlier in kept):
+            kept.append(decision)
         return answer
-
-    def rely_on(self, relation: Relation, text: str = "") -> None:
-        """Note that the recording holds only where ``relation`` does, which it does on the sample."""
-        if all(decision.relation != relation for decision in self.decisions):
-            self.decisions.append(ShapeDecision(relation, self.where(), text))
 
     def specialize(self, expression: Expr, text: str = "") -> int:
         """The value on the sample, on which the recording relies from now on."""
@@ -108,26 +110,28 @@ class ShapeGuard:
     decisions: tuple[ShapeDecision, ...]
     sources: tuple[tuple[Symbol, SizeSource], ...]
     source: str
+    implied: tuple[ShapeDecision, ...] = field(compare=False, repr=False)
     check: Callable[[list[Any]], bool] = field(compare=False, repr=False)
 
     @staticmethod
     def of(environment: ShapeEnvironment) -> ShapeGuard | None:
-        """The guard of all decisions; None if there are none."""
-        if not environment.decisions:
+        """The guard of all decisions; None if nothing was asked."""
+        if not environment.decisions and not environment.implied:
             return None
         decisions = tuple(environment.decisions)
-        used = frozenset().union(*(decision.relation.symbols for decision in decisions))
+        asked = (*decisions, *environment.implied)
+        used = frozenset().union(*(decision.relation.symbols for decision in asked))
         sources = tuple((symbol, environment.sources[symbol][0]) for symbol in environment.hints if symbol in used)
         lines = ["def check(inputs):"]
         for symbol, place in sources:
             read = str(replace(place, name=f"inputs[{place.position}]"))
             lines.append(f"    {symbol.name} = {read}  # of {place.name}")
         relations = "\n        and ".join(decision.relation.python() for decision in decisions)
-        lines += ["    return (", f"        {relations}", "    )"]
+        lines += ["    return (", f"        {relations}", "    )"] if decisions else ["    return True"]
         source = "\n".join(lines) + "\n"
         scope: dict[str, Any] = {}
         exec(compile(source, "<staxlab shape guard>", "exec"), scope)
-        return ShapeGuard(decisions, sources, source, scope["check"])
+        return ShapeGuard(decisions, sources, source, tuple(environment.implied), scope["check"])
 
     def condition(self, decision: ShapeDecision) -> str:
         """A decision in terms of the inputs: ``x.shape[0] > 4``."""

@@ -15,7 +15,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ..loops.expressions import Bound, Expr, Like, Symbol
+from ..loops.expressions import Bound, Expr, Interval, Like, Symbol
 
 #: The comparison that holds where the other does not.
 NEGATION = {"==": "!=", "!=": "==", "<": ">=", ">=": "<", ">": "<=", "<=": ">"}
@@ -61,7 +61,7 @@ class Relation:
         Sound by Proposition 6.4; exact for one symbol with at most :data:`ENUMERATED` values. O(terms), or as many
         evaluations as the range has values.
         """
-        bounds = (self.left - self.right).bounds()
+        bounds = _bounds(self.left - self.right)
         answer = _decide_interval(bounds.lower, bounds.upper, self.comparison)
         if answer is not None:
             return answer
@@ -127,6 +127,22 @@ class Relation:
         return f"{self.left} {self.comparison} {self.right}"
 
     __str__ = python
+
+
+def _bounds(difference: Expr) -> Interval:
+    """Bounds of a polynomial: those of interval arithmetic, met with what counting every symbol from the lower end of
+    its range tells. ``s*t - t`` over [2, inf) is ``(s' + 1)*(t' + 2)`` with ``s', t' >= 0``, so at least 2: the
+    monotonicity that Section 10.3 uses for polynomials with nonnegative coefficients."""
+    plain = difference.bounds()
+    symbols = difference.symbols
+    if any(math.isinf(symbol.lower) for symbol in symbols):
+        return plain
+    shifted = difference.substitute({s: Expr.of(Symbol(f"{s.name}'")) + int(s.lower) for s in symbols})
+    coefficients = [c for monomial, c in shifted.terms if monomial]
+    known = all(isinstance(atom, Symbol) or atom.bounds().lower >= 0 for m, _ in shifted.terms for atom in m)
+    lower = shifted.constant_term if known and all(c >= 0 for c in coefficients) else -math.inf
+    upper = shifted.constant_term if known and all(c <= 0 for c in coefficients) else math.inf
+    return Interval(max(plain.lower, lower), min(plain.upper, upper))
 
 
 def _compare(difference: int, comparison: str) -> bool:

@@ -253,7 +253,7 @@ def autocast_inside(x):
     return y.flatten().float()
 
 
-SYMBOLIC = {
+AS_SYMBOLS = {
     "shape": Sizes(lambda x: x * x.shape[0], ROWS, 1),
     "size()": Sizes(lambda x: x / x.size()[1], ROWS, 1),
     "size(dim)": Sizes(lambda x: x / x.size(-1), ROWS, 1),
@@ -348,10 +348,10 @@ def check_sizes(case):
     assert len(compiled.versions) == case.versions
 
 
-@pytest.mark.parametrize("name", SYMBOLIC)
+@pytest.mark.parametrize("name", AS_SYMBOLS)
 def test_a_size_that_was_read_is_a_symbol(name):
     """One version for all sizes, or one for each way that decisions about them come out."""
-    check_sizes(SYMBOLIC[name])
+    check_sizes(AS_SYMBOLS[name])
 
 
 @pytest.mark.parametrize("name", PINNED)
