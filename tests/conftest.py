@@ -60,7 +60,7 @@ def find_chromium() -> str | None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    skip_slow = None if config.getoption("--slow") else pytest.mark.skip(reason="slow: give --slow, or run make test-all")
+    skip_slow = None if config.getoption("--slow") else pytest.mark.skip(reason="slow: give --slow (make test-all)")
     skip_nightly = None if config.getoption("--nightly") else pytest.mark.skip(reason="nightly: give --nightly")
     skip_browser = None if find_chromium() else pytest.mark.skip(reason="no Chromium here (STAXLAB_CHROMIUM names one)")
     skip_gpu = None
