@@ -22,11 +22,11 @@ BIN := $(VENV)/bin
 KEY := $(shell cat pyproject.toml constraints.txt | cksum | cut -d ' ' -f 1)
 STAMP := $(VENV)/.installed-$(KEY)
 
-.PHONY: help install tour test test-quick test-gpu test-sanitized lab bench lint format docs browser clean distclean
+.PHONY: help install tour test test-all test-gpu test-sanitized lab bench lint format docs browser clean distclean
 
 help:
 	@echo "make tour      compile Example 1.1 for CPU and for sm_90, run it, print every stage, write tour.html"
-	@echo "make test      run all tests                 make test-quick   leave out the slow ones"
+	@echo "make test      run the tests                 make test-all     with the slow ones, an hour or two"
 	@echo "make lab       open the notebooks            make test-gpu     only those that need a CUDA device"
 	@echo "make bench     side-by-side runs against eager and torch.compile"
 	@echo "make lint      ruff                          make docs         rebuild the generated pages of docs/"
@@ -52,10 +52,10 @@ tour: $(STAMP)
 	@$(BIN)/staxlab tour --html tour.html $(TOUR_ARGS)
 
 test: $(STAMP) browser
-	@$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal --slow $(PYTEST_ARGS)
-
-test-quick: $(STAMP)
 	@$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal $(PYTEST_ARGS)
+
+test-all: $(STAMP) browser
+	@$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal --slow $(PYTEST_ARGS)
 
 test-gpu: $(STAMP)
 	@$(BIN)/python -m pytest -m gpu --slow $(PYTEST_ARGS)

@@ -1,6 +1,6 @@
 """What every test shares: a cache directory of its own, fixed seeds, and the four markers.
 
-``slow`` tests run only with ``--slow`` (``make test`` gives it), ``nightly`` tests only with ``--nightly``, ``gpu``
+``slow`` tests run only with ``--slow`` (``make test-all`` gives it), ``nightly`` tests only with ``--nightly``, ``gpu``
 tests only where CUDA is, ``browser`` tests only where a Chromium is. What is left out is named in pytest's summary,
 never dropped silently.
 """
@@ -60,7 +60,7 @@ def find_chromium() -> str | None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    skip_slow = None if config.getoption("--slow") else pytest.mark.skip(reason="slow: give --slow, or run make test")
+    skip_slow = None if config.getoption("--slow") else pytest.mark.skip(reason="slow: give --slow (make test-all)")
     skip_nightly = None if config.getoption("--nightly") else pytest.mark.skip(reason="nightly: give --nightly")
     skip_browser = None if find_chromium() else pytest.mark.skip(reason="no Chromium here (STAXLAB_CHROMIUM names one)")
     skip_gpu = None

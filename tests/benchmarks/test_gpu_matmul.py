@@ -12,14 +12,6 @@ from benchmarks import gpu_matmul
 pytest.importorskip("triton")
 
 
-@pytest.fixture(autouse=True)
-def _keep_the_environment(monkeypatch):
-    monkeypatch.setenv("TRITON_CACHE_DIR", "")
-    monkeypatch.delenv("TRITON_CACHE_DIR")
-    yield
-    monkeypatch.delenv("TRITON_CACHE_DIR", raising=False)
-
-
 def test_every_case_is_there_by_name_and_counts_its_operations():
     names = [case.name for case in gpu_matmul.cases()]
     assert len(set(names)) == len(names) and "relu(A B + b), 8192 x 8192 x 8192" in names

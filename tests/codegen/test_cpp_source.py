@@ -62,7 +62,7 @@ def test_the_error_stays_within_the_bound_of_the_recorded_order():
         program, inputs = example_1_1(3, columns)
         artifact, kernels, _ = compile_program(program)
         order = plan_of(kernels[0].launch["accumulation"])
-        assert order.n == columns and order.height < columns / 16
+        assert order.n == columns and order.height <= columns / 16  # vectors of 8 lanes reach 16 exactly
         # The float32 elements are exact inputs of the sum; only the additions are judged.
         elements = (torch.relu(inputs["x"] + inputs["w"]) * 2).double()
         (result,) = artifact.call(list(inputs.values()))

@@ -76,7 +76,7 @@ def test_the_choices_for_a_processor_are_what_the_source_does(name):
     ("name", "why"),
     [
         ("small column sum", "a small matrix, cached whole"),
-        ("narrow column sum", "a row of results is 1 vector"),
+        ("narrow column sum", "all stay in registers meanwhile"),
         ("large column sum", "a large matrix"),
     ],
 )

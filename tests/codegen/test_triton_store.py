@@ -120,3 +120,13 @@ def test_a_shared_store_is_read_and_never_written(kernel, warm, tmp_path, monkey
     monkeypatch.setenv("STAXLAB_CACHE_SHARED", str(warm))
     assert ahead.aot_compile(kernel)["cubin"] == files(warm, ".cubin")[0].read_bytes()
     assert names == [] and before == {path: path.stat().st_mtime_ns for path in warm.rglob("*")}
+
+
+def test_what_torch_compile_set_for_itself_is_not_taken_for_the_users_choice(kernel, warm, monkeypatch):
+    monkeypatch.setenv("STAXLAB_CACHE_DIR", str(warm))
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "/somewhere/inductor")
+    monkeypatch.setenv("TRITON_CACHE_DIR", "/somewhere/inductor/triton/0")
+    names = written(monkeypatch)
+    assert ahead.aot_compile(kernel)["cubin"] == files(warm, ".cubin")[0].read_bytes() and names == []
+    monkeypatch.setenv("TRITON_CACHE_DIR", "/somewhere/else")
+    assert source_files.named_by_the_user() == "/somewhere/else"

@@ -132,7 +132,7 @@ def execute(notebook, tmp_path):
     nbclient = pytest.importorskip("nbclient")
     pytest.importorskip("ipykernel")
     node = nbformat.reads(builder.text_of(notebook), as_version=4)
-    nbclient.NotebookClient(node, timeout=180, kernel_name="python3").execute()
+    nbclient.NotebookClient(node, timeout=600, kernel_name="python3").execute()
     return node
 
 

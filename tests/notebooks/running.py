@@ -27,7 +27,7 @@ SMALL = {"8192": "64", "2048": "32", "1024": "64"}
 
 #: A notebook must not take longer than this from start to end, on two cores. Far above what any of them needs; a
 #: conversion that runs into it is stopped.
-SECONDS_AT_MOST = 180
+SECONDS_AT_MOST = 600
 
 
 def cells(path: Path, kind: str) -> list[tuple[str, str]]:

@@ -19,7 +19,14 @@ from ...files import write_whole
 from ...runtime import cache_directory
 from ..kernel import Kernel
 from .operations import POINTER_TYPES
-from .source_files import cache_root, compiler_cache, require_triton, source_hash, write_source
+from .source_files import (
+    cache_root,
+    compiler_cache,
+    named_by_the_user,
+    require_triton,
+    source_hash,
+    write_source,
+)
 
 Job = dict[str, Any]
 
@@ -65,7 +72,7 @@ def listing_job(kernel: Kernel, capability: int | None = None) -> Job:
 
 def _job(kernel: Kernel, capability: int | None, **more: Any) -> Job:
     capability = capability_of(kernel, capability)
-    named = "TRITON_CACHE_DIR" in os.environ
+    named = named_by_the_user() is not None
     shared = tuple(str(place / "triton" / "compiled") for place in cache_directory.shared_directories())
     environment = {k: v for k, v in os.environ.items() if k.startswith("TRITON_") and k != "TRITON_INTERPRET"}
     return {

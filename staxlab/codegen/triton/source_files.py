@@ -56,6 +56,13 @@ def source_path(kernel: Kernel) -> Path:
     return cache_root() / source_hash(kernel) / f"{kernel.name}.py"
 
 
+def named_by_the_user() -> str | None:
+    """$TRITON_CACHE_DIR, unless it lies in $TORCHINDUCTOR_CACHE_DIR: torch.compile sets both for its process when it
+    first compiles, and what it keeps there nobody verifies."""
+    named, inductor = os.environ.get("TRITON_CACHE_DIR"), os.environ.get("TORCHINDUCTOR_CACHE_DIR")
+    return None if named and inductor and Path(named).is_relative_to(inductor) else named
+
+
 @contextlib.contextmanager
 def compiler_cache() -> Iterator[None]:
     """Triton's own content-addressed cache, put beside the sources and verified when read (:mod:`.verified_store`);
@@ -63,7 +70,7 @@ def compiler_cache() -> Iterator[None]:
     require_triton()
     from triton import knobs
 
-    if "TRITON_CACHE_DIR" in os.environ:
+    if named_by_the_user() is not None:
         yield
         return
     with knobs.cache.scope():
