@@ -91,9 +91,12 @@ def require_neutral(attempt: Attempt) -> None:
     raise refused
 
 
+def _devices() -> list[int]:
+    return list(range(torch.cuda.device_count())) if torch.cuda.is_initialized() else []
+
+
 def _random_states() -> list[torch.Tensor]:
-    devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
-    return [torch.get_rng_state(), *(torch.cuda.get_rng_state(device) for device in devices)]
+    return [torch.get_rng_state(), *(torch.cuda.get_rng_state(device) for device in _devices())]
 
 
 def _with_padding(attempt: Attempt, setting: Setting, change: Callable, words: str) -> Any:
@@ -122,7 +125,7 @@ def _observed(attempt: Attempt, setting: Setting, change: Callable, with_padding
     arguments = {name: mapped(value, prepared) for name, value in attempt.arguments.items()}
     floats = [t.abs() for t in tensors_in(list(arguments.values())) if t.is_floating_point() and t.numel()]
     scale = max((float(t[t.isfinite()].max()) for t in floats if t.isfinite().any()), default=0.0)
-    with torch.no_grad(), torch.random.fork_rng():
+    with torch.no_grad(), torch.random.fork_rng(devices=_devices()):
         before = _random_states()
         result = attempt.run(function, arguments, with_padding)
         drew = any(not torch.equal(one, other) for one, other in zip(before, _random_states(), strict=True))
