@@ -94,6 +94,7 @@ RENDERERS: dict[str, str] = {
     "Pipeline": "pipeline_stages",
     "StageBudget": "pipeline_stages",
     "Roofline": "measures",
+    "RoundingStudy": "rounding_study",
     "SavedRun": "saved_runs",
     "Behaviour": "comparison",
     "HloStages": "comparison",
