@@ -62,21 +62,15 @@ def _torch_bandwidth(buffer_bytes: int, device: str) -> list[Probe]:
 
 
 def _native_bandwidth(entry: Callable[[int], None], buffer_bytes: int) -> list[Probe]:
-    """Probes that call ``bandwidth.cpp``, whose entry takes the address of {probe, to, from, count, threads}."""
+    """Probes that call ``bandwidth.cpp`` for one pass over buffers of their own, with PyTorch's number of threads."""
     count = max(buffer_bytes // 4 // BLOCK, 1) * BLOCK
     source, target = torch.ones(count), torch.zeros(count)
     threads = torch.get_num_threads()
     nbytes = 4 * count
 
     def probe(name: str, amount: float, note: str) -> Probe:
-        number = NATIVE_PROBES.index(name)
-        request = (ctypes.c_int64 * 5)()
-        address = ctypes.addressof(request)
-
         def run() -> tuple[int, int]:
-            request[:] = number, target.data_ptr(), source.data_ptr(), count, threads
-            entry(address)
-            return request[0], request[1]
+            return call(entry, name, target, source, count, threads)[:2]
 
         return Probe(name, "bandwidth", amount, run, note, (source, target))
 
@@ -87,6 +81,24 @@ def _native_bandwidth(entry: Callable[[int], None], buffer_bytes: int) -> list[P
         probe("write", nbytes, "ordinary stores; each line is fetched before it is overwritten"),
         probe("streaming write", nbytes, "streaming stores: past the caches, nothing is fetched"),
     ]
+
+
+def call(
+    entry: Callable[[int], None],
+    name: str,
+    target: torch.Tensor,
+    source: torch.Tensor,
+    count: int,
+    threads: int,
+    passes: int = 1,
+    far: bool = True,
+) -> tuple[int, int, float]:
+    """One call of ``bandwidth.cpp`` over the first ``count`` elements: the sum it read, whether stores can stream, and the
+    seconds of one pass of ``passes``. ``far`` asks for lines of memory ahead of time, which costs in a cache."""
+    number = NATIVE_PROBES.index(name)
+    request = (ctypes.c_int64 * 7)(number, target.data_ptr(), source.data_ptr(), count, threads, passes, far)
+    entry(ctypes.addressof(request))
+    return request[0], request[1], request[2] * 1e-9 / passes
 
 
 def load_kernels() -> Callable[[int], None]:
