@@ -121,6 +121,7 @@ RENDERERS: dict[str, str] = {
     "ModeTable": "backends",
     "Delegated": "backends",
     "BirthdayBound": "birthday",
+    "VersionHistory": "version_counts",
     "Compilation": "explorer",
 }
 

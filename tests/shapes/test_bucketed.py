@@ -260,3 +260,9 @@ def test_calls_that_do_not_fit():
     with pytest.raises(OptionError, match="function or module"):
         bucketed(3, dims={"x": 0}, pad=0.0)
     assert "buckets 4, 8" in repr(add) and "1 padded sizes" in repr(add)
+
+
+def test_not_a_number_without_padding_and_with_it_is_no_difference():
+    logarithm = bucketed(lambda x: x.log(), dims={"x": 0}, pad=1.0, results=0)  # tried on negative arguments, too
+    torch.testing.assert_close(logarithm(torch.tensor([1.0, -2.0, 3.0])), torch.tensor([1.0, -2.0, 3.0]).log(),
+                               equal_nan=True)  # fmt: skip
