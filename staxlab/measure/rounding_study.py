@@ -413,7 +413,7 @@ def _errors(
     computed: torch.Tensor, exact: torch.Tensor, sizes: torch.Tensor,
 ) -> SumErrors:  # fmt: skip
     away = (computed.double() - exact).abs()
-    room = torch.tensor([summation_bound(n, plan, size) for size in sizes.tolist()], dtype=torch.float64)
+    room = summation_bound(n, plan, sizes)
     model = None if plan is None else error_model(plan, example.mean, example.deviation).error_deviation
     return SumErrors(
         way, n, computed.numel(), plan, float(away.square().mean().sqrt()), float(away.max()),
