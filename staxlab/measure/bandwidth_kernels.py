@@ -1,9 +1,9 @@
 """Bandwidth at a working set of any size (Section 13.1): the same kernels over little memory many times, or much once.
 
-How fast bytes move depends on where they lie, and they lie where the *working set*, all that a kernel walks over, fits. A
-reading over a few kilobytes would time the call; so a thread walks over its part again and again inside one call, until
-enough bytes have moved, and the clock stands inside, after a first pass that brings the part into the cache. On a GPU a
-kernel does the same for its program instances, between two events of the device.
+How fast bytes move depends on where they lie, and they lie where the *working set*, all that a kernel walks over, fits.
+A reading over a few kilobytes would time the call; so a thread walks over its part again and again inside one call,
+until enough bytes have moved, and the clock stands inside, after a first pass that brings the part into the cache. On a
+GPU a kernel does the same for its program instances, between two events of the device.
 
 Both classes have ``bandwidth(probe, working_set, threads)`` in bytes per second. Bytes are those of the model: a copy
 counts each element twice. On a CPU the probes are those of ``roofline_probes``, on a GPU "read", "copy" and "write".
@@ -27,13 +27,16 @@ CPU_TRAFFIC = 32 << 20
 #: Bytes that a GPU moves in one reading, unless one pass moves more: about a millisecond.
 GPU_TRAFFIC = 4 << 30
 
+#: Floats of 33 cache lines.
+HALF_PAGE = 528
+
 #: Two of them are copied from one to the other.
 TWO_BUFFERS = ("copy", "streaming copy")
 
 
 def passes_for(moved: int, traffic: int) -> int:
-    """How often to walk over a working set of which one pass moves so many bytes. It does not depend on the clock, so that
-    a disturbance cannot decide what is measured."""
+    """How often to walk over a working set of which one pass moves so many bytes. It does not depend on the clock, so
+    that a disturbance cannot decide what is measured."""
     return max(1, traffic // max(moved, 1))
 
 
@@ -45,11 +48,13 @@ class CpuKernels:
     def __init__(self, largest: int):
         self.entry = load_kernels()
         count = max(largest // 4 // BLOCK, 1) * BLOCK
-        self.source, self.target = torch.ones(count), torch.zeros(count)
+        # Large blocks of memory begin at the same place of a page, and a processor that compares the places alone takes
+        # a load for one of what was just stored 4 KiB, or a multiple, away. Half a page apart, it does not.
+        self.source, self.target = torch.ones(count), torch.zeros(count + HALF_PAGE)[HALF_PAGE:]
 
     def bandwidth(self, probe: str, working_set: int, threads: int = 1, *, far: bool = False) -> float:
-        """Bytes per second of one reading. Every thread has at least one block of 128 elements. OptionError for a working
-        set beyond the buffers."""
+        """Bytes per second of one reading. Every thread has at least one block of 128 elements. OptionError for a
+        working set beyond the buffers."""
         share = working_set // (2 if probe in TWO_BUFFERS else 1)
         count = max(share // 4 // (BLOCK * threads), 1) * BLOCK * threads
         if count > self.source.numel():
@@ -102,7 +107,8 @@ def gpu_kernel(probe: str, blocks: int, passes: int, programs: int, device: Devi
     )
     launch: dict[str, Any] = {
         "form": "bandwidth", "grid": (programs, 1, 1), "constants": {"BLOCK": GPU_BLOCK},
-        "sizes": {"blocks": blocks, "passes": passes}, "num_warps": 8, "num_stages": 1, "options": {"enable_fp_fusion": False},
+        "sizes": {"blocks": blocks, "passes": passes}, "num_warps": 8, "num_stages": 1,
+        "options": {"enable_fp_fusion": False},
     }  # fmt: skip
     lines = tuple(Line(line) for line in text.splitlines())
     return Kernel(f"bandwidth_{probe}", "triton", lines, arguments, (), device, launch=launch)

@@ -1,12 +1,12 @@
 """Where a noisy sequence changes its level (Section 13.1): the best piecewise-constant fit, by dynamic programming.
 
 A sequence that is constant but for noise, except at a few places, is divided into segments so that the sum of squared
-deviations from each segment's mean, each in units of the noise's variance there, plus a penalty for every segment, is least. With
-normal noise and the penalty ``2 ln n`` for each further segment (a place and a level, two parameters; Yao, 1988,
-"Estimating the number of change-points via Schwarz' criterion") a constant sequence is hardly ever divided, and the
-places are found as the noise becomes small. All divisions are tried, none is guessed: the best division of a prefix ends
-in some last segment, before which stands the best division of a shorter prefix (Jackson et al., 2005, "An algorithm for
-optimal partitioning of data on an interval").
+deviations from each segment's mean, each in units of the noise's variance there, plus a penalty for every segment, is
+least. With normal noise and the penalty ``2 ln n`` for each further segment (a place and a level, two parameters; Yao,
+1988, "Estimating the number of change-points via Schwarz' criterion") a constant sequence is hardly ever divided, and
+the places are found as the noise becomes small. All divisions are tried, none is guessed: the best division of a prefix
+ends in some last segment, before which stands the best division of a shorter prefix (Jackson et al., 2005, "An
+algorithm for optimal partitioning of data on an interval").
 
 >>> [(s.start, s.stop, round(s.mean, 2)) for s in piecewise_constant([1.0, 1.1, 0.9, 1.0, 5.1, 4.9, 5.0, 5.0], 0.1)]
 [(0, 4, 1.0), (4, 8, 5.0)]
@@ -38,10 +38,10 @@ def piecewise_constant(
 ) -> tuple[Segment, ...]:
     """The division of ``values`` into constant segments of least cost.
 
-    ``noise`` is the standard deviation of a value around its level, in the values' unit: one for all, or one for each. A
-    segment's mean weighs values by the inverse of their variances. ``penalty`` is what each segment costs (``2 ln n``, but at
-    least 4). Takes O(n^2) steps. OptionError for noise that is not above 0 or of another length, and for values that are not
-    finite. The empty sequence has no segments.
+    ``noise`` is the standard deviation of a value around its level, in the values' unit: one for all, or one for each.
+    A segment's mean weighs values by the inverse of their variances. ``penalty`` is what each segment costs (``2 ln
+    n``, but at least 4). Takes O(n^2) steps. OptionError for noise that is not above 0 or of another length, and for
+    values that are not finite. The empty sequence has no segments.
     """
     count = len(values)
     spread = [float(noise)] * count if isinstance(noise, (int, float)) else list(noise)
@@ -94,9 +94,9 @@ def noise_of(readings: Sequence[Sequence[float]], window: int = 9) -> list[float
     """Standard deviation of the largest reading of each place, from the differences of two halves of its readings.
 
     ``readings`` holds for every place its readings in order; those of even and of odd number make the halves. The
-    difference of the halves' largest has twice the variance of one of them, which is that of the largest of half as many
-    readings: an estimate on the safe side. The scale is that of the median absolute difference over the ``window`` places
-    nearest by, which a few disturbed places do not move. NaN for all where a place has fewer than two readings.
+    difference of the halves' largest has twice the variance of one of them, which is that of the largest of half as
+    many readings: an estimate on the safe side. The scale is that of the median absolute difference over the ``window``
+    places nearest by, which a few disturbed places do not move. NaN for all where a place has fewer than two readings.
     """
     if not readings or min(map(len, readings)) < 2:
         return [math.nan] * len(readings)

@@ -1,19 +1,20 @@
 """Bandwidth against the size of the working set (Section 13.1, Lab 1): the caches of a machine, found by their speed.
 
-One kernel walks over more and more memory. As long as all of it fits into a cache, it runs at that cache's bandwidth; past
-the cache's size it slows down to the next level's. On logarithmic axes the curve is a staircase, and the edges of its steps
-are the capacities. The sizes that the system reports are put beside them, and nothing else is taken from the system, so the
-two can disagree: a virtual machine may report a cache that it shares with others, and the edge is where the data stop
-fitting *in practice*.
+One kernel walks over more and more memory. As long as all of it fits into a cache, it runs at that cache's bandwidth;
+past the cache's size it slows down to the next level's. On logarithmic axes the curve is a staircase, and the edges of
+its steps are the capacities. The sizes that the system reports are put beside them, and nothing else is taken from the
+system, so the two can disagree: a virtual machine may report a cache that it shares with others, and the edge is where
+the data stop fitting *in practice*.
 
 **The rule.** The value of a size is the best of its readings (Proposition 13.1), and what is fitted is its logarithm.
 
 1. The curve is divided into constant segments by the fit of least cost (``change_points``); the noise is estimated from
    the readings themselves, place by place, and is taken to be at least 1%.
-2. Neighbouring segments less than 15% apart are joined. A segment that spans a factor of two in size or more is a
-   *plateau*; what lies between plateaus is a transition. Neighbouring plateaus less than 15% apart are one.
-3. Between two plateaus, the higher first, lies a *knee*: the size at which the curve crosses the geometric mean of both,
-   interpolated between the neighbouring sizes on logarithmic axes.
+2. Neighbouring segments less than 15% apart are joined. A segment that spans a factor of two in size or more, and whose
+   noise (the median of its places') is at most 25%, is a *plateau*: with more, levels cannot be told from luck. What
+   lies between plateaus is a transition. Neighbouring plateaus less than 15% apart are one.
+3. Between two plateaus, the higher first, lies a *knee*: the size at which the curve crosses the geometric mean of
+   both, interpolated between the neighbouring sizes on logarithmic axes.
 
 >>> sizes = [4096 * 2**k for k in range(12)]
 >>> curve = SweepCurve("read", 1, tuple(sizes), tuple((100e9 if s <= 65536 else 25e9,) * 2 for s in sizes))
@@ -25,6 +26,8 @@ from __future__ import annotations
 
 import json
 import math
+import statistics
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -54,10 +57,14 @@ LEAST_NOISE = 0.01
 APART = math.log(1.15)
 #: A plateau spans at least this factor in size.
 PLATEAU_SPAN = 2.0
+#: A level is not believed where the noise is larger than this (natural logarithm: 25%).
+MOST_NOISE = 0.25
 #: A knee within this factor of a reported capacity is that cache's.
 NEAR = 2.0
 
 LARGEST = 512 << 20  # no processor's sweep goes further, unless asked to
+#: Measuring stops before the next round once this many seconds have passed.
+TIME_LIMIT = 12.0
 GPU_SMALLEST, GPU_LARGEST = 1 << 20, 1 << 30
 
 
@@ -72,8 +79,8 @@ class Plateau:
 
 @dataclass(frozen=True)
 class Knee:
-    """Where the bandwidth falls from ``before`` to ``after`` (bytes per second): at ``size`` bytes it is the geometric mean
-    of both. ``between`` are the measured sizes on either side."""
+    """Where the bandwidth falls from ``before`` to ``after`` (bytes per second): at ``size`` bytes it is the geometric
+    mean of both. ``between`` are the measured sizes on either side."""
 
     size: float
     before: float
@@ -128,14 +135,17 @@ def plateaus_and_knees(
 ) -> tuple[tuple[Plateau, ...], tuple[Knee, ...]]:
     """Plateaus and knees of a curve by the rule above.
 
-    ``sizes`` in bytes, growing; ``bandwidths`` in bytes per second, above 0; ``noise`` is the standard deviation of their
-    logarithms, one or one for each. A step upwards is no knee. O(n^2) steps for n sizes. OptionError for a value of 0 or less.
+    ``sizes`` in bytes, growing; ``bandwidths`` in bytes per second, above 0; ``noise`` is the standard deviation of
+    their logarithms, one or one for each. A step upwards is no knee. O(n^2) steps for n sizes. OptionError for a value
+    of 0 or less.
     """
     if any(not value > 0 for value in (*sizes, *bandwidths)):
         raise OptionError("sizes and bandwidths of a sweep are above 0")
     logs = [math.log(value) for value in bandwidths]
-    segments = joined(piecewise_constant(logs, noise), APART)
-    wide = [s for s in segments if sizes[s.stop - 1] >= PLATEAU_SPAN * sizes[s.start]]
+    spread = [float(noise)] * len(sizes) if isinstance(noise, (int, float)) else list(noise)
+    segments = joined(piecewise_constant(logs, spread), APART)
+    wide = [s for s in segments if sizes[s.stop - 1] >= PLATEAU_SPAN * sizes[s.start]
+            and statistics.median(spread[s.start : s.stop]) <= MOST_NOISE]  # fmt: skip
     merged: list[tuple[int, int, float]] = []  # first place, last place, mean of the logarithms
     for segment in wide:
         if merged and abs(merged[-1][2] - segment.mean) < APART:
@@ -248,6 +258,12 @@ class SizeSweep(Tabular):
             for curve in self.curves
             if curve.plateaus
         ]
+        notes += [
+            f"{curve.label}: too noisy for plateaus (median {statistics.median(curve.noise):.0%}): other processes "
+            "took turns with its threads"
+            for curve in self.curves
+            if statistics.median(curve.noise) > MOST_NOISE
+        ]
         notes.append("best readings; a knee is where the bandwidth is the geometric mean of the plateaus beside it")
         notes += list(self.notes)
         if not self.complete:
@@ -352,8 +368,8 @@ def sizes_between(smallest: int, largest: int, per_octave: int = 4) -> tuple[int
 
 
 def largest_size(caches: Iterable[Mapping[str, int]]) -> int:
-    """Where a processor's sweep ends: eight times its last cache, at least 64 MiB, at most 512 MiB or what is an eighth of
-    the memory."""
+    """Where a processor's sweep ends: eight times its last cache, at least 64 MiB, at most 512 MiB or what is an eighth
+    of the memory."""
     last = max((cache["bytes"] for cache in caches), default=0)
     return min(max(8 * last, 64 << 20), LARGEST, max((total_memory() or LARGEST * 8) // 8, 1 << 20))
 
@@ -370,16 +386,16 @@ def sweep(
     per_octave: int = 4,
     rounds: int | None = None,
 ) -> SizeSweep:
-    """Measure bandwidth against working set, in a few seconds: in each of ``rounds`` every size of every number of threads
-    has its turn.
+    """Measure bandwidth against working set, in a few seconds: in each of ``rounds`` every size of every number of
+    threads has its turn.
 
-    ``kernel`` is "read", "copy" or "write", on a CPU also "streaming copy" or "streaming write"; ``threads`` the numbers
-    of threads (1 and PyTorch's own; on a GPU there are none); ``smallest`` and ``largest`` in bytes (from 4 KiB to beyond
-    the last cache; on a GPU from 1 MiB to 1 GiB). ``quick`` takes 4 rounds for 8. ``progress(fraction, message)`` is called
-    along the way.
+    ``kernel`` is "read", "copy" or "write", on a CPU also "streaming copy" or "streaming write"; ``threads`` the
+    numbers of threads (1 and PyTorch's own; on a GPU there are none); ``smallest`` and ``largest`` in bytes (from 4 KiB
+    to beyond the last cache; on a GPU from 1 MiB to 1 GiB). ``quick`` takes 4 rounds for 8. ``progress(fraction,
+    message)`` is called along the way.
 
-    Ctrl-C returns what was measured in whole rounds, marked incomplete. Raises OptionError for an unknown kernel, device or
-    size, BuildError without a C++ compiler, MissingDependencyError without Triton on a GPU.
+    Ctrl-C returns what was measured in whole rounds, marked incomplete. Raises OptionError for an unknown kernel,
+    device or size, BuildError without a C++ compiler, MissingDependencyError without Triton on a GPU.
     """
     import torch
 
@@ -402,9 +418,13 @@ def sweep(
     wanted = rounds or (4 if quick else 8)
     readings: dict[int | None, list[list[float]]] = {number: [[] for _ in sizes] for number in numbers}
     complete = True
+    started = time.monotonic()
     with quiet():
         try:
             for r in range(wanted):
+                if r >= 2 and time.monotonic() - started > TIME_LIMIT:
+                    notes.append(f"{r} of {wanted} rounds: the time limit of {TIME_LIMIT:.0f} s was reached")
+                    break
                 for number in numbers:
                     taken = [kernels.bandwidth(kernel, size, number) for size in sizes]
                     for place, value in zip(readings[number], taken, strict=True):
