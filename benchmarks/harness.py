@@ -14,10 +14,11 @@ from typing import Any
 
 import torch
 
-from benchmarks import deviations, roofs, summary
+from benchmarks import deviations, summary
 from benchmarks.cases import Case
 from benchmarks.peers import Peer, Side
 from benchmarks.records import header
+from staxlab.measure import roofs
 from staxlab.measure.bytes import TrafficModel, decompose, traffic_model
 from staxlab.measure.tables import Table, bytes_text, quantity_text, seconds_text
 from staxlab.measure.timing import Comparison, Ratio, Timing, compare, median, median_interval
@@ -237,7 +238,8 @@ def run_case(
     for entry in result.entries:
         progress(f"  {entry.peer}: {entry.problem or 'ready, first call ' + seconds_text(entry.first_call)}")
     roof = None
-    if settings.roof and result.traffic is not None and result.traffic.compiled is not None and "staxlab" in sides:
+    wanted = settings.roof and settings.device == "cpu"
+    if wanted and result.traffic is not None and result.traffic.compiled is not None and "staxlab" in sides:
         roof = roofs.roofs_for(result.largest_bytes, settings.device)
     for r in range(settings.rounds if sides else 0):
         comparison = compare(
@@ -287,7 +289,7 @@ def explain(
             typical,
             streaming=name == "staxlab" and entry.details["streaming_stores"],
             faults=faults[name],
-            fault_seconds=roofs.fault_seconds(),
+            fault_seconds=deviations.seconds_per_fault(),
             in_cache=in_cache.get(name),
             copied_bytes=entry.details.get("bytes_copied_afterwards", 0) if name == "staxlab" else 0,
         )

@@ -8,15 +8,15 @@ apart the rounds are is the magnitude of a *systematic* error, which no number o
 Two things follow.
 
 * The readings of several rounds must not be pooled: ``r * n`` readings are not ``r * n`` independent ones. What is
-  independent are the medians of the rounds, and Proposition 13.2 applies to those: ``r`` of them (:meth:`Rounds.overall`).
-  Two rounds enclose the overall median with probability 1/2 only; for 95% it takes six.
-* A speedup is *established* (Section 13.5) if all rounds agree about its direction, each beyond its own interval, and if
-  it is larger than the drift of the ratio between rounds, by a margin (:meth:`Rounds.verdict`). Effects and drifts are
-  factors: both are compared as logarithms, so that twice as fast and half as fast count alike.
+  independent are the medians of the rounds, and Proposition 13.2 applies to those (:meth:`Rounds.overall`). Two rounds
+  enclose the overall median with probability 1/2 only; for 95% it takes six.
+* A speedup is *established* (Section 13.5) if all rounds agree about its direction, each beyond its own interval, and
+  if it is larger than the drift of the ratio between rounds, by a margin (:meth:`Rounds.verdict`). Effects and drifts
+  are factors: both are compared as logarithms, so that twice as fast and half as fast count alike.
 
-Why a margin: where two sides do not differ at all and the ratio of each round is off by an independent normal error that
-is far larger than the interval of a round, two rounds still agree about a direction and differ by less than ``1/c`` of
-their mean with probability ``(2/pi) atan(1/(2c))``.
+Why a margin: where two sides do not differ at all and the ratio of each round is off by an independent normal error
+that is far larger than the interval of a round, two rounds still agree about a direction and differ by less than
+``1/c`` of their mean with probability ``(2/pi) atan(1/(2c))``.
 
 >>> round(chance_of_agreement(1.0), 3), round(chance_of_agreement(2.0), 3), round(chance_of_agreement(3.0), 3)
 (0.295, 0.156, 0.105)
@@ -149,9 +149,9 @@ class Rounds(Tabular):
         elif any(i.low <= 1 <= i.high for i in intervals):
             reason = "the interval of a round holds the ratio 1"
         elif math.log(effect) <= margin * math.log(drift):
-            reason = f"the effect, {effect:.3g} times, does not exceed the drift, {drift:.3g} times, by enough"
+            reason = f"the effect, {effect:.3g} times, does not exceed the drift, {drift:.4g} times, by enough"
         else:
-            reason = f"all rounds agree, and the effect, {effect:.3g} times, exceeds the drift, {drift:.3g} times"
+            reason = f"all rounds agree, and the effect, {effect:.3g} times, exceeds the drift, {drift:.4g} times"
             return Verdict(True, effect, drift, reason)
         return Verdict(False, effect, drift, reason)
 
