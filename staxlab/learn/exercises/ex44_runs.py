@@ -235,16 +235,10 @@ CHAIN_MISTAKES: dict[str, tuple[Any, str]] = {
         _changed(fused=lambda chain, true: _outside(chain) + 1),
         "The fused kernel reads a tensor once, however many operators use it.",
     ),
-    "results-not-read": (
+    # One tensor for every result in between is missing, on either way the same number.
+    "half-a-round-trip": (
         _changed(eager=lambda chain, true: true.eager_tensors - (true.operators - 1)),
-        "From the second on, an operator reads the result before it as well.",
-    ),
-    "writes-forgotten": (
-        _changed(
-            eager=lambda chain, true: true.eager_tensors - true.operators,
-            fused=lambda chain, true: true.fused_tensors - 1,
-        ),
-        "Every operator writes its result, and so does the fused kernel.",
+        "What lies between two operators is written by one and read again by the next.",
     ),
     "one-overhead": (_changed(k=lambda true: 1), "Eager execution pays its overhead for every operator."),
     "shared-read-once": (
