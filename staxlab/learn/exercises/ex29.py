@@ -98,8 +98,8 @@ Now $n$ is declared without an upper bound. The back end may use 64-bit subscrip
 subscript is below $2^{31}$.
 
 1. `index_bits(uppers, strides)` decides for any subscript $\sum_k \mathrm{stride}_k\, i_k$: `uppers` are the upper
-   bounds of the sizes, `None` where there is none, `strides` are not negative. It returns 32 if that is right for the whole
-   range, and 64 otherwise. (An upper bound is at least 1. A stride of 0 is a broadcast dimension.)
+   bounds of the sizes, `None` where there is none, `strides` are not negative. It returns 32 if that is right for the
+   whole range, and 64 otherwise. (An upper bound is at least 1. A stride of 0 is a broadcast dimension.)
 2. `version_counts(sizes, c)`: the calls have these numbers of rows (each at least 2). Return a pair: how many versions
    there are with 64-bit subscripts, and how many with the guard. A call for which the guard does not hold gets a
    version that holds for such calls.
