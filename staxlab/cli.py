@@ -59,8 +59,14 @@ def build_parser() -> argparse.ArgumentParser:
     locate.set_defaults(run=_locate)
 
     roofline = commands.add_parser("roofline", help="measure what this machine can do, in under a minute")
-    roofline.add_argument("--out", metavar="DIR", help="write roofline.png, .svg and .json there")
+    roofline.add_argument(
+        "--out", metavar="DIR", help="write roofline.json, its pictures and a page there; or beside this .json"
+    )
     roofline.add_argument("--quick", action="store_true", help="fewer rounds, rougher numbers")
+    roofline.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="what to measure (cpu)")
+    roofline.add_argument("--json", action="store_true", help="print the record as JSON, for a script")
+    roofline.add_argument("--from", dest="saved", metavar="FILE", help="draw a roofline.json again; measures nothing")
+    roofline.add_argument("--nominal", metavar="GPU", help="draw a data sheet, as 'H100 SXM'; measures nothing")
     roofline.set_defaults(run=_roofline)
 
     doctor = commands.add_parser("doctor", help="what is installed here, what is missing, what to do about it")
@@ -297,26 +303,96 @@ def _machine_code(compilation: Any, kind: str | None) -> Iterator[str]:
 
 
 def _roofline(options: argparse.Namespace) -> int:
-    from . import tour
-    from .measure import roofline
+    import json
 
-    directory = Path(options.out) if options.out else None
-    if directory:
-        _check_writable(directory / "roofline.json", made=True)
-    measured = roofline.measure(progress=_progress(), quick=options.quick)
+    out = Path(options.out) if options.out else None
+    if out:
+        _check_writable(out if out.suffix == ".json" else out / "roofline.json", made=True)
+    saved = options.saved or options.nominal
+    if saved and (options.device != "cpu" or options.quick or (options.saved and options.nominal)):
+        raise OptionError("--from and --nominal measure nothing: one of them, without --device and --quick")
+    record = _saved_roofline(options) if saved else _measured_roofline(options.device, options.quick)
+    print(json.dumps(record.to_json(), indent=1, allow_nan=False) if options.json else record)
+    if record.sweep is not None and not options.json:
+        print(f"\n{record.sweep}")
+    if out:
+        _write_roofline(record, out, keep=options.saved)
+    return 0 if saved or record.complete else INTERRUPTED
+
+
+def _saved_roofline(options: argparse.Namespace) -> Any:
+    """The roofline of a file, or of a data sheet. OptionError for a file that holds none."""
+    from .measure.roofline import Roofline
+    from .measure.roofline_nominal import nominal_roofline
+
+    if options.nominal:
+        return nominal_roofline(options.nominal)
     try:
-        measured = tour.place(measured, readings=7 if options.quick else 15)
-    except BuildError as error:
-        print(f"note: Example 1.1 is not on the plot: {_one_line(error)}", file=sys.stderr)
-    print(measured)
-    if directory:
-        written = [measured.save(directory / "roofline.json")]
+        return Roofline.load(options.saved)
+    except OSError as error:
+        raise OptionError(f"{options.saved} cannot be read: {error.strerror or error}") from None
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise OptionError(f"{options.saved} holds no roofline: {error}",
+                          remedy="staxlab roofline --out DIR writes one") from None  # fmt: skip
+
+
+def _measured_roofline(device: str, quick: bool) -> Any:
+    """Limits, levels, working sets and Example 1.1, until something or somebody stops it."""
+    from dataclasses import replace
+
+    from . import tour
+    from .measure import roofline, size_sweep
+    from .measure.roofline_nominal import beside_data_sheet
+
+    shown = _progress()
+
+    def part(begin: float, end: float) -> Callable[[float, str], None]:
+        # Only the last part ends the line.
+        return lambda fraction, message: shown(min(begin + (end - begin) * fraction, 0.99), message)
+
+    readings, measured = 7 if quick else 15, None
+    try:
+        measured = roofline.measure(part(0.0, 0.6), quick, device=device, levels=True)
+        measured = replace(measured, notes=(*measured.notes, *beside_data_sheet(measured)))
         try:
-            written += [measured.plot(directory / name) for name in ("roofline.png", "roofline.svg")]
-        except MissingDependencyError as error:
-            print(f"note: no pictures were drawn: {_one_line(error)}", file=sys.stderr)
-        print(f"wrote {', '.join(map(str, written))}", file=sys.stderr)
-    return 0
+            if measured.complete:
+                sweep = size_sweep.sweep(part(0.6, 0.9), quick, device=device)
+                measured = replace(measured, sweep=sweep, complete=sweep.complete)
+        except (BuildError, MissingDependencyError) as error:
+            print(f"note: working sets were not swept: {_one_line(error)}", file=sys.stderr)
+        try:
+            for place in (tour.place, tour.place_in_cache):
+                if measured.complete:
+                    shown(0.9, "Example 1.1")
+                    measured = place(measured, readings=readings, device=device)
+        except (BuildError, MissingDependencyError) as error:
+            print(f"note: Example 1.1 is not on the plot: {_one_line(error)}", file=sys.stderr)
+    except KeyboardInterrupt:
+        if measured is None:
+            raise
+        measured = replace(measured, complete=False)
+    shown(1.0, "finished" if measured.complete else "interrupted")
+    return measured
+
+
+def _write_roofline(record: Any, out: Path, keep: str | None) -> None:
+    """The record as JSON, its pictures beside it, and a page: in a directory, or next to a file that ends in .json.
+    Each file is whole or is not there. ``keep`` is a file that was read and is not to be written again."""
+    from .view import write_page
+
+    file = out if out.suffix == ".json" else out / "roofline.json"
+    written = []
+    if keep is None or not (file.exists() and file.samefile(keep)):
+        written.append(record.save(file))
+    try:
+        written += [record.plot(file.with_suffix(kind)) for kind in (".png", ".svg")]
+        if record.sweep is not None and record.sweep.curves:
+            written.append(record.sweep.show(file.with_name(f"{file.stem}_sizes.svg")))
+    except MissingDependencyError as error:
+        print(f"note: no pictures were drawn: {_one_line(error)}", file=sys.stderr)
+    page = file.with_suffix(".html")
+    write_page(page, record, title=record.title)
+    print(f"wrote {', '.join(map(str, [*written, page]))}", file=sys.stderr)
 
 
 def _progress() -> Callable[[float, str], None]:

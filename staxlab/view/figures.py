@@ -90,7 +90,8 @@ def label_svg(svg: str, title: str, description: str) -> str:
 
 
 def write_figure(figure: Any, path: Path, title: str, description: str) -> Path:
-    """Write a matplotlib figure with its alternative text, at once or not at all. OptionError for a file type other than PNG, SVG, PDF."""
+    """Write a matplotlib figure with its alternative text, at once or not at all. OptionError for a file type other
+    than PNG, SVG, PDF."""
     kind = path.suffix.lower()
     if kind not in FILE_TYPES:
         raise OptionError(
