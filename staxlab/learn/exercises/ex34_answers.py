@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 def experiment(run_a, run_b):
     differences = []
-    for k in range(40):
+    for k in range(15):
         if k % 2 == 0:
             first = run_a()
             differences.append(run_b() - first)
@@ -23,7 +23,7 @@ def experiment(run_a, run_b):
             first = run_b()
             differences.append(first - run_a())
     differences.sort()
-    return differences[13] > 0
+    return differences[3] > 0
 
 
 WHY_ONE = """A reading is t0 plus a delay that is never negative and may be as large as it likes. With equal t0 any S
@@ -66,15 +66,15 @@ def reference(variant: Variant) -> dict[str, Any]:
     }
 
 
-# A pair more or less, the other side first, and ranks whose error is not counted as too large.
-_RANK = "return differences[13] > 0 -> return differences"
+# A pair more or less, another way of taking turns, and ranks whose error (0.4% and 5.9%) is not counted as too large.
 HARMLESS: dict[str, tuple[str, ...]] = {
     "experiment": (
-        "for k in range(40): -> for k in range(41):",
-        "for k in range(40): -> for k in range(39):",
+        "for k in range(15): -> for k in range(16):",
+        "for k in range(15): -> for k in range(14):",
         "if k % 2 == 0: -> if k % 2 == 1:",
-        f"{_RANK}[14] > 0",
-        f"{_RANK}[12] > 0",
+        "if k % 2 == 0: -> if k % 3 == 0:",
+        "return differences[3] > 0 -> return differences[4] > 0",
+        "return differences[3] > 0 -> return differences[2] > 0",
     )
 }
 

@@ -325,12 +325,14 @@ def counted_bytes(columns: int) -> tuple[int, int, int, int]:
     return eager.bytes_read, eager.bytes_written, compiled.bytes_read, compiled.bytes_written
 
 
+@lru_cache(maxsize=256)
 def byte_ratio(columns: int, factor: Fraction) -> Fraction:
     """The model byte ratio of Example 1.1 when a written byte causes ``factor`` bytes of traffic."""
     eager_read, eager_written, read, written = counted_bytes(columns)
     return (eager_read + factor * eager_written) / (read + factor * written)
 
 
+@lru_cache(maxsize=64)
 def ratio_slips(variant: Variant) -> tuple[Slip, ...]:
     """Other ratios one may arrive at."""
     eager_read, eager_written, read, written = counted_bytes(variant.columns)
@@ -349,6 +351,7 @@ def ratio_slips(variant: Variant) -> tuple[Slip, ...]:
     )  # fmt: skip
 
 
+@lru_cache(maxsize=64)
 def left_over_slips(variant: Variant) -> tuple[Slip, ...]:
     """Other factors one may arrive at."""
     truth_here = variant.measured / byte_ratio(variant.columns, variant.factor)

@@ -108,6 +108,7 @@ def last_loss(at_memory: int, ratio: int, limit: int) -> int:
 # --- Slips ------------------------------------------------------------------------------------------------------------
 
 
+@lru_cache(maxsize=256)
 def fewest_slips(variant: Variant, k: int, tau_c: Fraction) -> tuple[Slip, ...]:
     """Other sizes one may arrive at."""
     durations = plain(variant, k, tau_c)
@@ -133,6 +134,7 @@ def fewest_slips(variant: Variant, k: int, tau_c: Fraction) -> tuple[Slip, ...]:
     return different(Fraction(truth), found)
 
 
+@lru_cache(maxsize=64)
 def limit_slips(variant: Variant) -> tuple[Slip, ...]:
     total = variant.cores * variant.l2_kib * 1024
     return different(
@@ -145,6 +147,7 @@ def limit_slips(variant: Variant) -> tuple[Slip, ...]:
     )
 
 
+@lru_cache(maxsize=64)
 def bandwidth_slips(variant: Variant) -> tuple[Slip, ...]:
     """In GB/s."""
     truth = variant.largest_bandwidth
@@ -161,6 +164,7 @@ def bandwidth_slips(variant: Variant) -> tuple[Slip, ...]:
     )  # fmt: skip
 
 
+@lru_cache(maxsize=64)
 def always_slips(variant: Variant) -> tuple[Slip, ...]:
     truth = variant.always_same
     return different(
@@ -203,7 +207,7 @@ def chain_cases(seed: int | None) -> list[tuple[Chain, int, int, int]]:
     cases += [(CHAINS[0], 7, 9, 10), (CHAINS[0], 5, 10, 16), (CHAINS[1], 4, 3, 10), (CHAINS[1], 3, 3, 10)]
     cases += [(CHAINS[0], 1, 6, 4), (CHAINS[4], 1, 5, 16)]  # both take equally long at a whole size
     rng = generator(seed, "chains")
-    for _ in range(25):
+    for _ in range(12):
         first = tuple(rng.sample("abcd", rng.randint(1, 3)))
         rest = tuple(tuple(rng.sample("abcd", rng.randint(0, 2))) for _ in range(rng.randint(0, 5)))
         cases.append(((first, *rest), rng.randint(1, 9), rng.randint(1, 60), rng.randint(1, 90)))
