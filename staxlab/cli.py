@@ -1,4 +1,4 @@
-"""The command line: ``staxlab tour | explain | locate | roofline | doctor | cache``.
+"""The command line: ``staxlab tour | explain | locate | roofline | reproduce | doctor | cache``.
 
 Each command imports what it needs when it runs. A command that cannot do what was asked says so on standard error
 (what, where, and the remedy, a line each) and ends with status 2 (the request was wrong) or 1 (it failed);
@@ -69,6 +69,19 @@ def build_parser() -> argparse.ArgumentParser:
     roofline.add_argument("--nominal", metavar="GPU", help="draw a data sheet, as 'H100 SXM'; measures nothing")
     roofline.set_defaults(run=_roofline)
 
+    reproduce = commands.add_parser("reproduce", help="the tables and figures of Section 13, measured on this machine")
+    reproduce.add_argument("what", nargs="?", default="all", metavar="WHAT", help=_REPRODUCE_HELP)
+    reproduce.add_argument("--device", default="cpu", metavar="DEVICE", help="cpu or cuda (cpu)")
+    reproduce.add_argument("--scale", type=float, default=1.0, metavar="X", help="X times the rows of the text (1)")
+    reproduce.add_argument("--rounds", type=int, metavar="N", help="how often all cases are measured (2)")
+    reproduce.add_argument("--readings", type=int, metavar="N", help="readings per side and round (15)")
+    reproduce.add_argument("--quick", action="store_true", help="few readings, rougher numbers")
+    reproduce.add_argument("--peers", action="store_true", help="also measure torch.compile")
+    reproduce.add_argument("--json", action="store_true", help="print the records as JSON, for a script")
+    reproduce.add_argument("--out", metavar="DIR", help="write JSON, text and pictures there")
+    reproduce.add_argument("--from", dest="saved", metavar="DIR", help="show what --out wrote; measures nothing")
+    reproduce.set_defaults(run=_reproduce)
+
     doctor = commands.add_parser("doctor", help="what is installed here, what is missing, what to do about it")
     doctor.add_argument("--json", action="store_true", help="for a script")
     doctor.set_defaults(run=_doctor)
@@ -105,6 +118,11 @@ the operator. --strict refuses fallbacks and accepts library calls.
 _EXPRESSION_HELP = (
     "such as 'F.softmax(torch.randn(64, 1000), -1)'; torch, F, nn and math are at hand, and assignments may stand "
     "before it: 'x = torch.randn(8, 8); x + x.t()'"
+)
+
+
+_REPRODUCE_HELP = (
+    "table-13.1, table-13.2, figure-1.1, figure-13.1, amortisation, all (the default), or one case, such as example_7_1"
 )
 
 
@@ -393,6 +411,49 @@ def _write_roofline(record: Any, out: Path, keep: str | None) -> None:
     page = file.with_suffix(".html")
     write_page(page, record, title=record.title)
     print(f"wrote {', '.join(map(str, [*written, page]))}", file=sys.stderr)
+
+
+def _reproduce(options: argparse.Namespace) -> int:
+    import json
+
+    from . import reproducing
+
+    out = Path(options.out) if options.out else None
+    if out:
+        _check_writable(out / "tables.json", made=True)
+    if options.saved:
+        done = _saved_reproduction(Path(options.saved))
+    else:
+        settings = reproducing.Settings(
+            readings=options.readings if options.readings is not None else 5 if options.quick else 15,
+            rounds=options.rounds if options.rounds is not None else 2,
+            scale=options.scale,
+            device=options.device,
+        )
+        done = reproducing.run(options.what, settings, quick=options.quick, peers=options.peers, progress=_progress())
+    print(json.dumps(done.to_json(), indent=1, allow_nan=False) if options.json else done.text())
+    if out:
+        written, remarks = reproducing.write(done, out)
+        for remark in remarks:
+            print(f"note: {remark}", file=sys.stderr)
+        print(f"wrote {', '.join(map(str, written)) or 'nothing'}", file=sys.stderr)
+    if not done.complete:
+        return INTERRUPTED
+    return FAILED if done.problems else 0
+
+
+def _saved_reproduction(directory: Path) -> Any:
+    """What was written there. OptionError for a directory that holds nothing of the kind."""
+    from . import reproducing
+
+    try:
+        done = reproducing.load(directory)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise OptionError(f"{directory} holds no reproduction: {error}",
+                          remedy="staxlab reproduce --out DIR writes one") from None  # fmt: skip
+    if not done.parts:
+        raise OptionError(f"{directory} holds no reproduction", remedy="staxlab reproduce --out DIR writes one")
+    return done
 
 
 def _progress() -> Callable[[float, str], None]:

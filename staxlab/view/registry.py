@@ -97,6 +97,8 @@ RENDERERS: dict[str, str] = {
     "RoundingStudy": "rounding_study",
     "SizeSweep": "size_sweep",
     "SavedRun": "saved_runs",
+    "Reproduction": "reproduce",
+    "Amortization": "amortization",
     "Behaviour": "comparison",
     "HloStages": "comparison",
     "LoopsBeside": "comparison",
