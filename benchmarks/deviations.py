@@ -21,6 +21,7 @@ What is left is called unexplained.
 
 from __future__ import annotations
 
+import functools
 import resource
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -30,7 +31,8 @@ import torch
 
 from benchmarks.cases import Case
 from benchmarks.peers import Peer
-from staxlab.measure.roofline import Ceiling, Point, Roofline
+from staxlab.measure.roofline import Point, Roofline
+from staxlab.measure.roofs import seconds_at_roof, without_streaming
 from staxlab.measure.tables import seconds_text
 
 #: A measured speedup further than this from the predicted one needs a cause.
@@ -55,8 +57,10 @@ def faults_of(run: Callable[[], Any], calls: int = 5) -> int:
     return sorted(counts)[calls // 2]
 
 
+@functools.cache
 def seconds_per_fault(nbytes: int = 64 << 20, readings: int = 7) -> float:
-    """What a page fault costs: a new tensor filled, against one that is there, divided by the faults counted."""
+    """What a page fault costs: a new tensor filled, against one that is there, divided by the faults counted. Measured
+    once per process."""
     from staxlab.measure.timing import compare
 
     existing = torch.zeros(nbytes // 4)
@@ -179,21 +183,6 @@ def budget(
     return Budget(side, seconds, at_roof, faults, excess)
 
 
-def seconds_at_roof(rows: Sequence[Any], roof: Roofline) -> float:
-    """Seconds operators or kernels (``measure.bytes.TrafficRow``) take, one after the other, at the roof."""
-    total = 0.0
-    for row in rows:
-        if row.nbytes:
-            limit = roof.limit(Point(row.name, row.operations, row.nbytes, 1.0, row.bytes_read))
-            total += (row.nbytes if limit.kind == "bandwidth" else row.operations) / limit.value
-    return total
-
-
-def without_streaming(roof: Roofline) -> Roofline:
-    """The roof over kernels with ordinary stores."""
-    return Roofline(tuple(c for c in roof.ceilings if not c.name.startswith("streaming")))
-
-
 # --- Both sides -------------------------------------------------------------------------------------------------------
 
 
@@ -249,11 +238,3 @@ class Deviation:
             "eager": self.eager.to_json(),
             "staxlab": self.compiled.to_json(),
         }
-
-
-def roof_of(seconds: Mapping[str, float], nbytes: Mapping[str, float], peak: float | None) -> Roofline:
-    """A roof from the times of bandwidth probes, and the arithmetic peak in operations/s if known."""
-    ceilings = [Ceiling(name, "bandwidth", nbytes[name] / t) for name, t in seconds.items()]
-    if peak is not None:
-        ceilings.append(Ceiling("matmul", "throughput", peak))
-    return Roofline(tuple(ceilings))

@@ -14,13 +14,16 @@ from typing import Any
 
 import torch
 
-from benchmarks import deviations, roofs, summary
+from benchmarks import deviations, summary
 from benchmarks.cases import Case
 from benchmarks.peers import Peer, Side
 from benchmarks.records import header
+from staxlab.measure import roofs
 from staxlab.measure.bytes import TrafficModel, decompose, traffic_model
+from staxlab.measure.reproduce import flat, largest_error, reference_of
 from staxlab.measure.tables import Table, bytes_text, quantity_text, seconds_text
 from staxlab.measure.timing import Comparison, Ratio, Timing, compare, median, median_interval
+from staxlab.measure.tolerance import beside_eager
 
 FORMAT = "staxlab-benchmark-1"
 
@@ -136,8 +139,8 @@ def prepare(
     """Build every peer's side, check its answer, and count bytes. What cannot run is kept as an entry with a
     problem."""
     inputs = case.make_inputs(size, settings.torch_dtype(), settings.device, settings.seed)
-    reference = _reference(case, inputs)
-    eager_error = _error(_as_tuple(case.function(*inputs)), reference)
+    reference = reference_of(case, inputs)
+    eager_error = largest_error(flat(case.function(*inputs)), reference)
     entries, sides = [], {}
     for peer in peers:
         entry = Entry(peer.name)
@@ -151,12 +154,12 @@ def prepare(
             continue
         try:
             side = make(case, inputs)
-            entry.max_error = _error(side.outputs(), reference)
+            entry.max_error = largest_error(side.outputs(), reference)
         except Exception as error:  # a peer's failure is a finding, not the end of the run
             entry.problem = f"failed: {type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
             continue
         entry.first_call, entry.details = side.first_call, side.details
-        if not _agrees(entry.max_error, eager_error, max(size)):
+        if not entry.max_error <= beside_eager(eager_error, settings.torch_dtype(), max(size)):
             entry.problem = f"wrong: off by {entry.max_error:.3g}, eager by {eager_error:.3g}"
             continue
         sides[peer.name] = side
@@ -169,34 +172,6 @@ def prepare(
         )
     largest = max((t.numel() * t.element_size() for t in inputs), default=0)
     return CaseResult(case, size, entries, model, largest_bytes=largest, traffic=traffic), sides
-
-
-def _reference(case: Case, inputs: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
-    """The answer computed in double precision."""
-    return _as_tuple(case.function(*(t.double() if t.is_floating_point() else t for t in inputs)))
-
-
-def _as_tuple(result: Any) -> tuple[torch.Tensor, ...]:
-    return tuple(result) if isinstance(result, (tuple, list)) else (result,)
-
-
-def _error(outputs: Sequence[torch.Tensor], reference: Sequence[torch.Tensor]) -> float:
-    """Largest error relative to the size of the reference's elements (at least 1 for the small ones). NaN counts as
-    inf."""
-    if [tuple(o.shape) for o in outputs] != [tuple(r.shape) for r in reference]:
-        return math.inf
-    worst = 0.0
-    for output, true in zip(outputs, reference, strict=True):
-        if true.numel():
-            gap = (output.to(true.device).double() - true).abs() / true.abs().clamp(min=1.0)
-            worst = max(worst, torch.nan_to_num(gap, nan=math.inf).max().item())
-    return worst
-
-
-def _agrees(error: float, eager_error: float, terms: int) -> bool:
-    """Within a hundred times eager's own error, for ill-conditioned rows amplify every order's rounding alike (13.3),
-    and what sums of so many ``terms`` in float32 typically err by (Theorem 13.1): eager adds some up in double."""
-    return error <= 100 * eager_error + 1e-6 + 8 * math.sqrt(terms) * torch.finfo(torch.float32).eps
 
 
 def _model(case: Case, size: tuple[int, int], settings: Settings, traffic: TrafficModel | None) -> dict[str, Any]:
@@ -237,7 +212,8 @@ def run_case(
     for entry in result.entries:
         progress(f"  {entry.peer}: {entry.problem or 'ready, first call ' + seconds_text(entry.first_call)}")
     roof = None
-    if settings.roof and result.traffic is not None and result.traffic.compiled is not None and "staxlab" in sides:
+    wanted = settings.roof and settings.device == "cpu"
+    if wanted and result.traffic is not None and result.traffic.compiled is not None and "staxlab" in sides:
         roof = roofs.roofs_for(result.largest_bytes, settings.device)
     for r in range(settings.rounds if sides else 0):
         comparison = compare(
@@ -287,7 +263,7 @@ def explain(
             typical,
             streaming=name == "staxlab" and entry.details["streaming_stores"],
             faults=faults[name],
-            fault_seconds=roofs.fault_seconds(),
+            fault_seconds=deviations.seconds_per_fault(),
             in_cache=in_cache.get(name),
             copied_bytes=entry.details.get("bytes_copied_afterwards", 0) if name == "staxlab" else 0,
         )

@@ -17,16 +17,11 @@ Both run the same kernels on the same tensors, so the difference is the wrapper:
 from __future__ import annotations
 
 import argparse
-import itertools
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 FORMAT = "staxlab-overhead-1"
-
-
-def function(x: Any) -> Any:
-    return x * 2 + 1
 
 
 def gated(x: Any) -> Any:
@@ -43,6 +38,8 @@ def sides(
     import torch
 
     from benchmarks.peers import PEERS
+    from staxlab.measure import amortization
+    from staxlab.measure.amortization import chain_of_two
 
     same = torch.randn(elements, device=device)
     pool = [torch.randn(elements, device=device) for _ in range(512)]
@@ -51,28 +48,25 @@ def sides(
     missing: dict[str, str] = {}
 
     def add(name: str, fn: Callable[[Any], Any], one: Any, many: Sequence[Any]) -> None:
-        fn(one)
-        following = itertools.cycle(many).__next__
-        found[f"{name}, same tensor"] = lambda: fn(one)
-        found[f"{name}, new tensor"] = lambda: fn(following())
+        found.update(amortization.call_sides(name, fn, one, many))
 
     def build(name: str) -> None:
         if name == "eager":
-            add(name, function, same, pool)
+            add(name, chain_of_two, same, pool)
             add(f"{name}, data gate", gated, same.abs(), positive)
         elif name == "torch_compile":
-            add(name, torch.compile(function), same, pool)
+            add(name, torch.compile(chain_of_two), same, pool)
             add(f"{name}, data gate", torch.compile(gated), same.abs(), positive)
         elif name == "staxlab":
             import staxlab
 
-            add(name, staxlab.compile(function, strict_native=True), same, pool)
+            add(name, staxlab.compile(chain_of_two, strict_native=True), same, pool)
             add(f"{name}, data gate", staxlab.compile(gated, strict_native=True), same.abs(), positive)
         elif name == "xla":
             import jax
             import jax.numpy as jnp
 
-            jitted = jax.jit(function)
+            jitted = jax.jit(chain_of_two)
             arrays = [jnp.asarray(t.cpu().numpy()) for t in (same, *pool)]
             add(name, lambda a: jax.block_until_ready(jitted(a)), arrays[0], arrays[1:])
 
@@ -105,8 +99,10 @@ def regions() -> dict[str, Callable[[Any], Any]]:
     """Functions by what their regions consist of; kernels are not fused, so that there are so many."""
     import torch
 
+    from staxlab.measure.amortization import chain_of_two
+
     return {
-        "1 kernel": function,
+        "1 kernel": chain_of_two,
         "5 kernels": chain(5),
         "20 kernels": chain(20),
         "3 kernels, 3 operators": chain(3, lambda x: torch.sort(x)[0]),
@@ -181,7 +177,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = p.parse_args(arguments)
     from benchmarks.peers import PEERS
     from benchmarks.records import header, save
-    from staxlab.measure import amortize
+    from staxlab.measure import amortization, amortize
     from staxlab.measure.timing import compare
 
     names = [name.strip() for name in options.peers.split(",") if name.strip()]
@@ -212,7 +208,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     eager = next((t for t in comparison.timings if t.name == "eager, new tensor"), None)
     sizes: dict[str, float] = {}
     if eager is not None and eager.readings:
-        bandwidth = options.bandwidth or _bandwidth(options.device)
+        bandwidth = options.bandwidth or amortization.copy_bandwidth(options.device)
         for timing in comparison.timings:
             if not timing.name.startswith("eager") and "data gate" not in timing.name and timing.readings:
                 sizes[timing.name] = max(amortize.minimum_size(2, eager.median / 2, timing.median, bandwidth), 0.0)
@@ -232,16 +228,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         }
         print(f"wrote {save(record, options.out)}")
     return 0 if comparison.complete else 130
-
-
-def _bandwidth(device: str) -> float:
-    """Bytes per second of the best of a few copies."""
-    import torch
-
-    from staxlab.measure.timing import sample
-
-    source, target = torch.ones(1 << 24, device=device), torch.zeros(1 << 24, device=device)
-    return 8 * source.numel() / sample(lambda: target.copy_(source), readings=7, device=device).minimum
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.fresh import ProcessFailed, run_python
+from staxlab.measure.fresh_process import ProcessFailed, run_python
 from staxlab.runtime.order_statistics import median, median_interval
 
 FORMAT = "staxlab-parallel-build-1"

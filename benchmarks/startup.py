@@ -27,7 +27,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.fresh import ProcessFailed, run_python
+from staxlab.measure.amortization import FIRST_CALL
+from staxlab.measure.fresh_process import ProcessFailed, run_python
 
 FORMAT = "staxlab-startup-1"
 
@@ -47,30 +48,7 @@ import staxlab
 print(json.dumps({"import_torch": between - start, "import_staxlab": time.perf_counter() - between}))
 """
 
-STAXLAB = (
-    """
-import json, time, torch, staxlab
-"""
-    + _FUNCTION
-    + """
-compiled = staxlab.compile(f, strict_native=True)
-start, busy = time.perf_counter(), time.process_time()
-result = compiled(x, w)
-first, busy = time.perf_counter() - start, time.process_time() - busy
-start = time.perf_counter()
-compiled(x, w)
-second = time.perf_counter() - start
-assert torch.allclose(result, eager, rtol=1e-4, atol=1e-4)
-compilation = compiled.versions[-1].compilation
-restored = float(getattr(compilation, "restored", False))
-stages = dict(compilation.timings)
-print(json.dumps({{
-    "first_call": first, "processor": busy, "second_call": second, "restored": restored, "stages": stages
-}}))
-"""
-)
-
-#: A program by name: eager first, then compiled, as :data:`STAXLAB` does it.
+#: A program by name: eager first, then compiled, as ``FIRST_CALL`` of the package does it.
 PROGRAM = """
 import json, time, warnings, torch, staxlab
 from benchmarks import startup
@@ -123,7 +101,7 @@ print(json.dumps({{"first_call": time.perf_counter() - start}}))
 
 #: Kind of process: (snippet, environment variables that name its disk cache).
 COMPILERS: dict[str, tuple[str, tuple[str, ...]]] = {
-    "staxlab": (STAXLAB, ("STAXLAB_CACHE_DIR",)),
+    "staxlab": (FIRST_CALL, ("STAXLAB_CACHE_DIR",)),
     "torch_compile": (TORCH_COMPILE, ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")),
     "xla": (XLA, ("JAX_COMPILATION_CACHE_DIR",)),
 }
@@ -152,7 +130,8 @@ def program(name: str) -> tuple[Callable[..., Any], Callable[[Callable[..., Any]
 def measure_compiler(name: str, size: tuple[int, int], runner: Callable[..., Any] = run_python) -> dict[str, Any]:
     """A cold first call and warm ones, in new processes that share one cache directory."""
     snippet, variables = COMPILERS[name]
-    return measure_code(snippet.format(rows=size[0], columns=size[1]), variables, name == "staxlab", runner)
+    code = snippet.format(rows=size[0], columns=size[1], device="cpu")
+    return measure_code(code, variables, name == "staxlab", runner)
 
 
 def measure_program(name: str, runner: Callable[..., Any] = run_python) -> dict[str, Any]:

@@ -141,7 +141,7 @@ def peak_without_pool(step: Any, size: str, dtype: str, mode: str | None) -> int
     """The peak of staxlab's region on a CPU, in a process of its own where all memory comes from PyTorch's allocator:
     what a pool has lent and what PyTorch has given out have their peaks at different times, so their sum says little.
     The kernels come from the disk cache."""
-    from benchmarks.fresh import run_python
+    from staxlab.measure.fresh_process import run_python
 
     code = f"from benchmarks import whole_models as w; w.print_peak({step.name!r}, {size!r}, {dtype!r}, {mode!r})"
     return run_python(code, {"STAXLAB_NATIVE": "0"})

@@ -39,6 +39,7 @@ __version__ = "0.1.0"
 __all__ = [
     "BackendError",
     "BlockMask",
+    "Buckets",
     "BuildError",
     "CaptureError",
     "CodegenError",
@@ -59,6 +60,7 @@ __all__ = [
     "StaxError",
     "SubscriptError",
     "TransformError",
+    "bucketed",
     "clear_memory_pool",
     "compile",
     "create_block_mask",
@@ -80,6 +82,8 @@ __all__ = [
 
 _LOADED_LATER = {
     "BlockMask": ".attention.block_mask",
+    "Buckets": ".shapes.bucketing",
+    "bucketed": ".shapes.bucketed",
     "create_block_mask": ".attention.block_mask",
     "hvp": ".derivatives",
     "jvp": ".derivatives",

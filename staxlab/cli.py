@@ -1,4 +1,4 @@
-"""The command line: ``staxlab tour | explain | locate | roofline | doctor | cache``.
+"""The command line: ``staxlab tour | explain | locate | roofline | reproduce | doctor | cache``.
 
 Each command imports what it needs when it runs. A command that cannot do what was asked says so on standard error
 (what, where, and the remedy, a line each) and ends with status 2 (the request was wrong) or 1 (it failed);
@@ -59,9 +59,28 @@ def build_parser() -> argparse.ArgumentParser:
     locate.set_defaults(run=_locate)
 
     roofline = commands.add_parser("roofline", help="measure what this machine can do, in under a minute")
-    roofline.add_argument("--out", metavar="DIR", help="write roofline.png, .svg and .json there")
+    roofline.add_argument(
+        "--out", metavar="DIR", help="write roofline.json, its pictures and a page there; or beside this .json"
+    )
     roofline.add_argument("--quick", action="store_true", help="fewer rounds, rougher numbers")
+    roofline.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="what to measure (cpu)")
+    roofline.add_argument("--json", action="store_true", help="print the record as JSON, for a script")
+    roofline.add_argument("--from", dest="saved", metavar="FILE", help="draw a roofline.json again; measures nothing")
+    roofline.add_argument("--nominal", metavar="GPU", help="draw a data sheet, as 'H100 SXM'; measures nothing")
     roofline.set_defaults(run=_roofline)
+
+    reproduce = commands.add_parser("reproduce", help="the tables and figures of Section 13, measured on this machine")
+    reproduce.add_argument("what", nargs="?", default="all", metavar="WHAT", help=_REPRODUCE_HELP)
+    reproduce.add_argument("--device", default="cpu", metavar="DEVICE", help="cpu or cuda (cpu)")
+    reproduce.add_argument("--scale", type=float, default=1.0, metavar="X", help="X times the rows of the text (1)")
+    reproduce.add_argument("--rounds", type=int, metavar="N", help="how often all cases are measured (2)")
+    reproduce.add_argument("--readings", type=int, metavar="N", help="readings per side and round (15)")
+    reproduce.add_argument("--quick", action="store_true", help="few readings, rougher numbers")
+    reproduce.add_argument("--peers", action="store_true", help="also measure torch.compile")
+    reproduce.add_argument("--json", action="store_true", help="print the records as JSON, for a script")
+    reproduce.add_argument("--out", metavar="DIR", help="write JSON, text and pictures there")
+    reproduce.add_argument("--from", dest="saved", metavar="DIR", help="show what --out wrote; measures nothing")
+    reproduce.set_defaults(run=_reproduce)
 
     doctor = commands.add_parser("doctor", help="what is installed here, what is missing, what to do about it")
     doctor.add_argument("--json", action="store_true", help="for a script")
@@ -99,6 +118,11 @@ the operator. --strict refuses fallbacks and accepts library calls.
 _EXPRESSION_HELP = (
     "such as 'F.softmax(torch.randn(64, 1000), -1)'; torch, F, nn and math are at hand, and assignments may stand "
     "before it: 'x = torch.randn(8, 8); x + x.t()'"
+)
+
+
+_REPRODUCE_HELP = (
+    "table-13.1, table-13.2, figure-1.1, figure-13.1, amortisation, all (the default), or one case, such as example_7_1"
 )
 
 
@@ -297,26 +321,139 @@ def _machine_code(compilation: Any, kind: str | None) -> Iterator[str]:
 
 
 def _roofline(options: argparse.Namespace) -> int:
-    from . import tour
-    from .measure import roofline
+    import json
 
-    directory = Path(options.out) if options.out else None
-    if directory:
-        _check_writable(directory / "roofline.json", made=True)
-    measured = roofline.measure(progress=_progress(), quick=options.quick)
+    out = Path(options.out) if options.out else None
+    if out:
+        _check_writable(out if out.suffix == ".json" else out / "roofline.json", made=True)
+    saved = options.saved or options.nominal
+    if saved and (options.device != "cpu" or options.quick or (options.saved and options.nominal)):
+        raise OptionError("--from and --nominal measure nothing: one of them, without --device and --quick")
+    record = _saved_roofline(options) if saved else _measured_roofline(options.device, options.quick)
+    print(json.dumps(record.to_json(), indent=1, allow_nan=False) if options.json else record)
+    if record.sweep is not None and not options.json:
+        print(f"\n{record.sweep}")
+    if out:
+        _write_roofline(record, out, keep=options.saved)
+    return 0 if saved or record.complete else INTERRUPTED
+
+
+def _saved_roofline(options: argparse.Namespace) -> Any:
+    """The roofline of a file, or of a data sheet. OptionError for a file that holds none."""
+    from .measure.roofline import Roofline
+    from .measure.roofline_nominal import nominal_roofline
+
+    if options.nominal:
+        return nominal_roofline(options.nominal)
     try:
-        measured = tour.place(measured, readings=7 if options.quick else 15)
-    except BuildError as error:
-        print(f"note: Example 1.1 is not on the plot: {_one_line(error)}", file=sys.stderr)
-    print(measured)
-    if directory:
-        written = [measured.save(directory / "roofline.json")]
+        return Roofline.load(options.saved)
+    except OSError as error:
+        raise OptionError(f"{options.saved} cannot be read: {error.strerror or error}") from None
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise OptionError(f"{options.saved} holds no roofline: {error}",
+                          remedy="staxlab roofline --out DIR writes one") from None  # fmt: skip
+
+
+def _measured_roofline(device: str, quick: bool) -> Any:
+    """Limits, levels, working sets and Example 1.1, until something or somebody stops it."""
+    from dataclasses import replace
+
+    from . import tour
+    from .measure import roofline, size_sweep
+    from .measure.roofline_nominal import beside_data_sheet
+
+    shown = _progress()
+
+    def part(begin: float, end: float) -> Callable[[float, str], None]:
+        # Only the last part ends the line.
+        return lambda fraction, message: shown(min(begin + (end - begin) * fraction, 0.99), message)
+
+    readings, measured = 7 if quick else 15, None
+    try:
+        measured = roofline.measure(part(0.0, 0.6), quick, device=device, levels=True)
+        measured = replace(measured, notes=(*measured.notes, *beside_data_sheet(measured)))
         try:
-            written += [measured.plot(directory / name) for name in ("roofline.png", "roofline.svg")]
-        except MissingDependencyError as error:
-            print(f"note: no pictures were drawn: {_one_line(error)}", file=sys.stderr)
-        print(f"wrote {', '.join(map(str, written))}", file=sys.stderr)
-    return 0
+            if measured.complete:
+                sweep = size_sweep.sweep(part(0.6, 0.9), quick, device=device)
+                measured = replace(measured, sweep=sweep, complete=sweep.complete)
+        except (BuildError, MissingDependencyError) as error:
+            print(f"note: working sets were not swept: {_one_line(error)}", file=sys.stderr)
+        try:
+            for place in (tour.place, tour.place_in_cache):
+                if measured.complete:
+                    shown(0.9, "Example 1.1")
+                    measured = place(measured, readings=readings, device=device)
+        except (BuildError, MissingDependencyError) as error:
+            print(f"note: Example 1.1 is not on the plot: {_one_line(error)}", file=sys.stderr)
+    except KeyboardInterrupt:
+        if measured is None:
+            raise
+        measured = replace(measured, complete=False)
+    shown(1.0, "finished" if measured.complete else "interrupted")
+    return measured
+
+
+def _write_roofline(record: Any, out: Path, keep: str | None) -> None:
+    """The record as JSON, its pictures beside it, and a page: in a directory, or next to a file that ends in .json.
+    Each file is whole or is not there. ``keep`` is a file that was read and is not to be written again."""
+    from .view import write_page
+
+    file = out if out.suffix == ".json" else out / "roofline.json"
+    written = []
+    if keep is None or not (file.exists() and file.samefile(keep)):
+        written.append(record.save(file))
+    try:
+        written += [record.plot(file.with_suffix(kind)) for kind in (".png", ".svg")]
+        if record.sweep is not None and record.sweep.curves:
+            written.append(record.sweep.show(file.with_name(f"{file.stem}_sizes.svg")))
+    except MissingDependencyError as error:
+        print(f"note: no pictures were drawn: {_one_line(error)}", file=sys.stderr)
+    page = file.with_suffix(".html")
+    write_page(page, record, title=record.title)
+    print(f"wrote {', '.join(map(str, [*written, page]))}", file=sys.stderr)
+
+
+def _reproduce(options: argparse.Namespace) -> int:
+    import json
+
+    from . import reproducing
+
+    out = Path(options.out) if options.out else None
+    if out:
+        _check_writable(out / "tables.json", made=True)
+    if options.saved:
+        done = _saved_reproduction(Path(options.saved))
+    else:
+        settings = reproducing.Settings(
+            readings=options.readings if options.readings is not None else 5 if options.quick else 15,
+            rounds=options.rounds if options.rounds is not None else 2,
+            scale=options.scale,
+            device=options.device,
+        )
+        done = reproducing.run(options.what, settings, quick=options.quick, peers=options.peers, progress=_progress())
+    print(json.dumps(done.to_json(), indent=1, allow_nan=False) if options.json else done.text())
+    if out:
+        written, remarks = reproducing.write(done, out)
+        for remark in remarks:
+            print(f"note: {remark}", file=sys.stderr)
+        print(f"wrote {', '.join(map(str, written)) or 'nothing'}", file=sys.stderr)
+    if not done.complete:
+        return INTERRUPTED
+    return FAILED if done.problems else 0
+
+
+def _saved_reproduction(directory: Path) -> Any:
+    """What was written there. OptionError for a directory that holds nothing of the kind."""
+    from . import reproducing
+
+    try:
+        done = reproducing.load(directory)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise OptionError(f"{directory} holds no reproduction: {error}",
+                          remedy="staxlab reproduce --out DIR writes one") from None  # fmt: skip
+    if not done.parts:
+        raise OptionError(f"{directory} holds no reproduction", remedy="staxlab reproduce --out DIR writes one")
+    return done
 
 
 def _progress() -> Callable[[float, str], None]:

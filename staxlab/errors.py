@@ -70,6 +70,10 @@ class ValidationError(StaxError):
         self.validation = validation
 
 
+class ToleranceError(StaxError, AssertionError):
+    """Two results differ by more than rounding explains for their data (Sections 11.4 and 13.3)."""
+
+
 class ConstraintError(StaxError):
     """A declared dimension range or an option contradicts what the program needs (Section 10)."""
 

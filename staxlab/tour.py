@@ -10,7 +10,7 @@ and measures whether the time follows the bytes.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +30,7 @@ def f(x, w):
     return (torch.relu(x + w) * 2).sum(-1)
 """
 ROWS, COLUMNS = 8192, 2048
+CACHED_COLUMNS = 1024  # of the smaller one that a cache holds
 GPU_TARGET = "sm_90"
 LISTING_HEAD = 40  # lines of a machine-code listing that the tour prints
 
@@ -128,11 +129,13 @@ def run(
     return tour
 
 
-def place(roofline: Roofline, rows: int = ROWS, columns: int = COLUMNS, *, readings: int = 15) -> Roofline:
+def place(
+    roofline: Roofline, rows: int = ROWS, columns: int = COLUMNS, *, readings: int = 15, device: str = "cpu"
+) -> Roofline:
     """The same roofline with Example 1.1 on it, eager and compiled: model bytes and operations, measured medians with
-    their intervals.
+    their intervals, and working sets. Eager holds two intermediate tensors beside the inputs.
 
-    Raises BuildError without a C++ compiler.
+    Ctrl-C gives the roofline with what was measured, marked incomplete. Raises BuildError without a C++ compiler.
     """
     import staxlab
 
@@ -140,15 +143,35 @@ def place(roofline: Roofline, rows: int = ROWS, columns: int = COLUMNS, *, readi
     from .measure.timing import compare
 
     function, arguments = example(rows, columns)
-    compiled = staxlab.compile(function, strict_native=True)
-    compiled(*arguments)
-    traffic = staxlab.explain(function, *arguments, target="cpu").traffic
+    arguments = tuple(argument.to(device) for argument in arguments)
+    try:
+        compiled = staxlab.compile(function, strict_native=True)
+        compiled(*arguments)
+        traffic = staxlab.explain(function, *arguments, target=device).traffic
+    except KeyboardInterrupt:
+        return replace(roofline, complete=False)
     sides = {"eager": lambda: function(*arguments), "compiled": lambda: compiled(*arguments)}
-    timed = compare(sides, readings=readings)
-    return roofline.with_points(
-        measured_point(f"Example 1.1, {name}", timed[name], side.operations, side.bytes_read, side.bytes_written)
+    timed = compare(sides, readings=readings, device=device)
+    held = {"eager": 4 * rows * columns, "compiled": 2 * rows * columns + rows}  # float32 elements
+    size = "" if (rows, columns) == (ROWS, COLUMNS) else f", {rows} x {columns}"
+    placed = roofline.with_points(
+        measured_point(f"Example 1.1, {name}{size}", timed[name], side.operations, side.bytes_read, side.bytes_written,
+                       working_set=4 * held[name])
         for name, side in (("eager", traffic.eager), ("compiled", traffic.compiled))
-    )
+        if timed[name].readings
+    )  # fmt: skip
+    return replace(placed, complete=roofline.complete and timed.complete)
+
+
+def place_in_cache(roofline: Roofline, *, readings: int = 15, device: str = "cpu") -> Roofline:
+    """Example 1.1 once more, as large as eager's working set may be to fill half of the last cache that was measured;
+    the roofline as it is where none was. Same interruptions and errors as :func:`place`."""
+    capacities = [roofline.of("bandwidth", level)[0].capacity for level in roofline.levels]
+    last = max((capacity for capacity in capacities if capacity), default=0)
+    rows = last // 2 // (4 * 4 * CACHED_COLUMNS)
+    if rows < 1:
+        return roofline
+    return place(roofline, 1 << (rows.bit_length() - 1), CACHED_COLUMNS, readings=readings, device=device)
 
 
 def stages(compilation: Compilation) -> Iterator[tuple[str, str]]:

@@ -64,6 +64,12 @@ def test_version(capsys):
         (["explain", "-c", SOFTMAX, "--target", "gpu"], "unknown target 'gpu'; did you mean 'cuda'?"),
         (["explain", "-c", "torch.randn(3) @ torch.randn(4)"], "PyTorch itself cannot run this: RuntimeError"),
         (["cache", "burn"], "invalid choice: 'burn'"),
+        (["reproduce", "table-13.9"], "there is nothing called 'table-13.9' to reproduce"),
+        (["reproduce", "add", "--scale", "0"], "a scale is positive, not 0"),
+        (["reproduce", "add", "--scale", "1e7"], "are free"),
+        (["reproduce", "add", "--device", "tpu"], "there is no device 'tpu' here"),
+        (["reproduce", "--from", "tests"], "tests holds no reproduction"),
+        (["reproduce", "--out", "/dev/null/here"], "cannot be written"),
     ],
 )
 def test_a_wrong_request_ends_with_status_2_and_a_clear_line(capsys, arguments, message):
@@ -349,3 +355,45 @@ def test_locate_says_that_nothing_is_wrong_or_what(capsys, monkeypatch, tmp_path
     status, out, _ = run(capsys, "locate", "-c", sine, "--script", str(script), "--html", str(page))
     assert status == cli.FAILED and "f goes wrong in Lowering: lowering of aten.sin.default" in out
     assert "torch.sin" in script.read_text() and "lowering of aten.sin" in page.read_text()
+
+
+def test_reproduce_writes_what_it_prints_and_reads_it_back(capsys, tmp_path):
+    out = tmp_path / "found"
+    status, text, err = run(capsys, "reproduce", "add", "--quick", "--scale", "0.001", "--readings", "3",
+                            "--out", str(out))  # fmt: skip
+    assert status == 0 and "Tables 13.1 and 13.2" in text and "round B, add" in err
+    assert sorted(path.name for path in out.iterdir()) == ["figure_13_1.svg", "tables.json", "tables.txt"]
+    assert (out / "tables.txt").read_text() == text
+    status, again, _ = run(capsys, "reproduce", "--from", str(out))
+    assert (status, again) == (0, text)
+    status, data, _ = run(capsys, "reproduce", "--from", str(out), "--json")
+    assert status == 0 and json.loads(data)["tables"]["cases"][0]["case"] == "add"
+    (out / "tables.json").write_text("{}")
+    status, _, err = run(capsys, "reproduce", "--from", str(out))
+    assert status == 2 and "holds no reproduction" in err
+
+
+def test_reproduce_measures_what_the_text_calls_by_a_name(monkeypatch):
+    from staxlab import reproducing
+    from staxlab.measure.reproduction import Reproduction
+    from staxlab.measure.roofline import Roofline
+
+    asked = []
+    monkeypatch.setattr(reproducing, "reproduce", lambda cases, *rest: asked.append(cases) or Reproduction(()))
+    monkeypatch.setattr(reproducing.roofline, "measure", lambda *rest, **more: asked.append("roof") or Roofline(()))
+    monkeypatch.setattr(reproducing.amortization, "measure_amortization", lambda *rest, **more: asked.append("calls"))
+    for what in ("table-13.1", "figure-1.1"):
+        reproducing.run(what, reproducing.Settings())
+    example = (reproducing.chapter_case("example_1_1"),)
+    assert asked == ["table-13.1", example, "roof"]
+
+
+def test_an_interrupted_reproduction_stops_and_says_so(capsys, monkeypatch):
+    from staxlab.measure import reproduce
+
+    def interrupted(*arguments):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(reproduce, "prepare", interrupted)
+    status, out, _ = run(capsys, "reproduce", "all", "--scale", "0.001")
+    assert status == cli.INTERRUPTED and "interrupted: what was measured until then" in out

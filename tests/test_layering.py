@@ -50,7 +50,7 @@ ORDER: tuple[tuple[str, ...], ...] = (
     ("staxlab.locate",),
     ("staxlab.view",),
     ("staxlab.learn",),
-    ("staxlab.doctor", "staxlab.oneliner", "staxlab.tour"),
+    ("staxlab.doctor", "staxlab.oneliner", "staxlab.reproducing", "staxlab.tour"),
     ("staxlab.cli",),
     ("staxlab.__main__",),
 )

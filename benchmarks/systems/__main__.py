@@ -48,8 +48,8 @@ def observed(system: str, programs: Sequence[Program], first: bool, structure: b
 
 def observe(systems: Sequence[str], programs: Sequence[Program], first: bool, structure: bool) -> dict[str, Any]:
     """Every system in a process of its own, as one record."""
-    from benchmarks.fresh import ProcessFailed, run_python
     from benchmarks.records import header
+    from staxlab.measure.fresh_process import ProcessFailed, run_python
 
     record: dict[str, Any] = {**header(FORMAT), "systems": {}}
     record["programs"] = {

@@ -33,16 +33,16 @@ from ..loops.body import record
 from ..loops.enclosure import OutsideDomain
 from ..loops.ir import ComputedBuffer, ExternBuffer, LoopProgram, Reduction
 from ..loops.semantics import call_extern, evaluate_computed, flat_storage, view_of
+from ..measure.agreement import Agreement, Difference, compare
 from ..measure.eager import stand_in
 from ..measure.node_enclosures import enclose_node
+from ..measure.program_bounds import bounds_of
 from ..measure.validation import KernelValidation, user_lines, validate
 from ..measure.validation_kernel import MOST_POINTS
 from ..operators.graph import OperatorGraph
 from ..operators.structure import flatten
 from ..schedule.memory_plan import MemoryPlan, Placement
 from ..schedule.records import Schedule, buffers_read
-from .agreement import Agreement, Difference, compare
-from .bounds import bounds_of
 from .front_end import lines_of
 from .record import Culprit
 from .sample import copies_of

@@ -14,8 +14,8 @@ import torch
 from ..api import _target_of as target_of
 from ..api import compile as compiled_for
 from ..capture.graph import nodes_in
-from .agreement import Agreement
-from .bounds import Bounds, bounds_of
+from ..measure.agreement import Agreement
+from ..measure.program_bounds import Bounds, bounds_of
 from .sample import Observation, Sample, leaves_of
 from .staging import compilation_of
 

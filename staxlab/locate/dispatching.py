@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..measure.agreement import Difference
 from ..specialize.guards import failing_guards
-from .agreement import Difference
 from .record import Culprit
 from .sample import Sample
 

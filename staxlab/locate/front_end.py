@@ -16,10 +16,10 @@ import torch
 
 from ..capture.graph import Graph, Node
 from ..capture.module import GraphModule
+from ..measure.agreement import Difference
 from ..operators.structure import flatten
 from ..provenance import Origins, SourceLocation
 from ..transform.rewrite import Applied, PassRun, TransformLog
-from .agreement import Difference
 from .record import Culprit
 from .sample import Sample
 from .values import Heard, distance, node_values

@@ -19,8 +19,8 @@ import torch
 
 from ..capture.graph import Graph, Node, map_nodes, nodes_in
 from ..capture.module import GraphModule, Interpreter
+from ..measure.agreement import Agreement, Difference
 from ..operators.structure import flatten
-from .agreement import Agreement, Difference
 from .back_end import Half, interpreted
 from .record import Culprit
 from .sample import Sample, copies_of

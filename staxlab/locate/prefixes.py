@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 from ..capture.module import GraphModule, Interpreter
 from ..errors import StaxError
+from ..measure.agreement import Agreement, Difference
 from ..provenance import NO_ORIGINS
 from ..transform.decompose import UNITS_IN_THE_LAST_PLACE
 from . import back_end, dispatching, front_end, training
-from .agreement import Agreement, Difference
 from .back_end import Half
 from .criterion import Criterion
 from .record import Culprit, first_line

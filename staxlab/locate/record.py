@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..measure.agreement import Agreement, Difference
 from ..measure.tables import Table, Tabular, seconds_text
 from ..provenance import NO_ORIGINS, Origins, SourceLocation
-from .agreement import Agreement, Difference
 
 #: Where an error may sit, in the order of the pipeline: name, title, section.
 LAYERS: tuple[tuple[str, str, str], ...] = (

@@ -17,8 +17,8 @@ import torch
 
 from ..capture.record import Capture
 from ..errors import OptionError
+from ..measure.agreement import Agreement, Difference, compare
 from ..specialize.structure import argument_leaves, children, rebuild_container
-from .agreement import Agreement, Difference, compare
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,8 @@ wrong is then taken apart by bisection, in O(log k) further runs for its k steps
 joint graph and division, or over what stands between operators and machine code.
 
 The first two prefixes call the same operators as eager execution and are held to its bits, except where a rule or a
-decomposition is known to round otherwise. Everything else is held to the bound of :mod:`.bounds`.
+decomposition is known to round otherwise. Everything else is held to the bound of
+:mod:`staxlab.measure.program_bounds`.
 """
 
 from __future__ import annotations
@@ -22,10 +23,10 @@ import torch
 
 from ..capture.tracer import trace
 from ..errors import BuildError, MissingDependencyError, OptionError, StaxError
+from ..measure.agreement import Agreement
 from ..options import Options
 from ..specialize.compiled_module import CompiledModule, uncompiled
 from ..specialize.dispatch import Dispatcher
-from .agreement import Agreement
 from .prefixes import Run
 from .record import REFUSED, Check, Culprit, Location, first_line
 from .sample import Observation, Sample

@@ -20,7 +20,7 @@ from ..autodiff.split import prune_tangents, split
 from ..autodiff.values import Kinds
 from ..capture.module import GraphModule, Interpreter
 from ..compilation import Compilation
-from .agreement import Difference
+from ..measure.agreement import Difference
 from .front_end import lines_of
 from .record import Culprit
 from .sample import copies_of

@@ -31,6 +31,7 @@ module                   question
 ``block_counts``         Which blocks does a window leave to be computed? (Section 9.10, Exercise 37)
 ``launch_timeline``      What does launching cost, and what does a CUDA graph save? (Section 9.9)
 ``amortize``             When has compiling paid for itself? (Propositions 13.4, 13.5 and 13.6)
+``version_counts``       How many versions does a history of calls need? (Proposition 13.5)
 =======================  ==========================================================================================
 
 Importing this package costs a few milliseconds; matplotlib and a C++ compiler are looked for when first used.

@@ -29,6 +29,7 @@ def machine_record(device: str = "cpu") -> dict[str, Any]:
         "cores_in_all": os.cpu_count(),
         "threads": torch.get_num_threads(),
         "instruction_set": host_instruction_set(),
+        "caches": data_caches(),
         "last_level_cache_bytes": last_level_cache(),
         "memory_bytes": total_memory(),
         "load_average": load_average(),
@@ -89,19 +90,53 @@ def usable_cores() -> int:
     return os.cpu_count() or 1
 
 
-def last_level_cache(root: Path = _CACHES) -> int | None:
-    """Bytes of the largest data cache the first core reports; None where the system does not say."""
-    sizes = []
+def data_caches(root: Path = _CACHES) -> list[dict[str, int]]:
+    """The data caches that the first core reports, nearest first: ``level`` from 1, ``bytes`` of one of them, and how
+    many cores it is ``shared_by``. Empty where the system does not say."""
+    found = []
     for index in sorted(root.glob("index*")):
         try:
             if (index / "type").read_text().strip() == "Instruction":
                 continue
             text = (index / "size").read_text().strip()
             scale = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}.get(text[-1:], 1)
-            sizes.append(int(text.rstrip("KMG")) * scale)
+            size = int(text.rstrip("KMG")) * scale
         except (OSError, ValueError):
             continue
-    return max(sizes, default=None)
+        level, cores = _read(index / "level"), _read(index / "shared_cpu_list")
+        found.append({"level": int(level) if level.isdigit() else len(found) + 1, "bytes": size,
+                      "shared_by": _count(cores)})  # fmt: skip
+    return sorted(found, key=lambda cache: cache["level"])
+
+
+def _read(file: Path) -> str:
+    try:
+        return file.read_text().strip()
+    except OSError:
+        return ""
+
+
+def _count(cores: str) -> int:
+    """How many cores a list such as ``0-3,8`` names; 1 for what is no such list."""
+    try:
+        ends = [[int(end) for end in part.split("-")] for part in cores.split(",")]
+    except ValueError:
+        return 1
+    return sum(part[-1] - part[0] + 1 for part in ends)
+
+
+def cache_capacity(cache: dict[str, int], threads: int) -> int:
+    """Bytes that ``threads`` threads, packed onto as few caches as they fit on, find in all caches of one level.
+
+    >>> cache_capacity({"level": 2, "bytes": 1 << 20, "shared_by": 2}, 3) >> 20
+    2
+    """
+    return cache["bytes"] * -(-threads // max(cache["shared_by"], 1))
+
+
+def last_level_cache(root: Path = _CACHES) -> int | None:
+    """Bytes of the largest data cache the first core reports; None where the system does not say."""
+    return max((cache["bytes"] for cache in data_caches(root)), default=None)
 
 
 def total_memory() -> int | None:

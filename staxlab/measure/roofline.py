@@ -23,21 +23,24 @@ from __future__ import annotations
 
 import json
 import math
-import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from .machine import busy_note, command_line, machine_record, timestamp, version_record
+from ..files import write_whole
 from .tables import Table, Tabular, bytes_text, quantity_text
 from .timing import Progress, Timing, compare, quiet
 
-FORMAT = "staxlab-roofline-1"
+if TYPE_CHECKING:
+    from .size_sweep import SizeSweep
 
-#: Size of each buffer the bandwidth kernels walk over: that of the chapter's cases (8192 x 2048 float32).
-CPU_BUFFER = 64 << 20
-CUDA_BUFFER = 1 << 30
+FORMAT = "staxlab-roofline-2"
+#: Written before there were levels; what it lacks is what there was then.
+FORMATS = ("staxlab-roofline-1", FORMAT)
+
+#: Where the bytes of a bandwidth lie if in no cache.
+MEMORY = "memory"
 
 #: The share of reads in the traffic of each bandwidth probe.
 READ_SHARES = {"read": 1.0, "copy": 0.5, "streaming copy": 0.5, "write": 0.0, "streaming write": 0.0}
@@ -45,27 +48,50 @@ READ_SHARES = {"read": 1.0, "copy": 0.5, "streaming copy": 0.5, "write": 0.0, "s
 #: A kernel this close to the mix of a probe is compared with that probe alone.
 SAME_MIX = 0.02
 
-#: Measuring stops before the next round once this many seconds have passed.
-TIME_LIMIT = 40.0
-
 
 @dataclass(frozen=True)
 class Ceiling:
-    """A limit of the machine: ``kind`` "bandwidth" (``value`` in bytes/s) or "throughput" (in operations/s)."""
+    """A limit of the machine: ``kind`` "bandwidth" (``value`` in bytes/s) or "throughput" (in operations/s).
+
+    ``level`` is where the bytes of a bandwidth lie ("L1", "L2", ..., "memory"), ``capacity`` the bytes of a working set
+    that fit there (None: no end), ``threads`` how many moved them (None: PyTorch's own number, or a GPU). ``rounds``
+    holds the best value of every round: their spread says how far the best of them may be trusted.
+    """
 
     name: str
     kind: str
     value: float
     note: str = ""
+    level: str = MEMORY
+    capacity: int | None = None
+    threads: int | None = None
+    rounds: tuple[float, ...] = ()
+
+    @property
+    def probe(self) -> str:
+        """What was done there: "read", "copy", ..."""
+        return self.name.split(", ")[0].removeprefix(f"{self.level} ")
+
+    @property
+    def spread(self) -> float | None:
+        """By which part the best round was above the worst; None with fewer than two."""
+        return max(self.rounds) / min(self.rounds) - 1 if len(self.rounds) > 1 else None
 
     def text(self) -> str:
         return quantity_text(self.value, "B/s" if self.kind == "bandwidth" else "FLOP/s")
+
+    def remark(self) -> str:
+        """The note, and how far the rounds differ."""
+        spread = f"rounds differ by {self.spread:.0%}" if self.spread is not None else ""
+        return "; ".join(part for part in (self.note, spread) if part)
 
 
 @dataclass(frozen=True)
 class Point:
     """A kernel on the plot: ``operations`` and ``nbytes`` of the model, ``seconds`` measured (a median; ``between`` are
-    the ends of its interval), and how many of the bytes are read (None: not known)."""
+    the ends of its interval), and how many of the bytes are read (None: not known). ``working_set`` is how many
+    different bytes it walks over (None: more than any cache holds), ``dtype`` the kind of number it computes with
+    (None: not known); they decide whose roof it stands under."""
 
     label: str
     operations: float
@@ -73,6 +99,8 @@ class Point:
     seconds: float
     bytes_read: float | None = None
     between: tuple[float, float] | None = None
+    working_set: float | None = None
+    dtype: str | None = None
 
     @property
     def read_share(self) -> float | None:
@@ -111,10 +139,34 @@ class Roofline(Tabular):
     date: str = ""
     notes: tuple[str, ...] = ()
     complete: bool = True
+    sweep: SizeSweep | None = None
 
-    def of(self, kind: str) -> tuple[Ceiling, ...]:
-        """The ceilings of a kind, highest first."""
-        return tuple(sorted((c for c in self.ceilings if c.kind == kind), key=lambda c: -c.value))
+    def of(self, kind: str, level: str = MEMORY) -> tuple[Ceiling, ...]:
+        """The ceilings of a kind, highest first: of bandwidths those of one ``level``, moved by all threads."""
+        found = (c for c in self.ceilings if c.kind == kind)
+        if kind == "bandwidth":
+            found = (c for c in found if c.level == level and c.threads in (None, self.threads))
+        return tuple(sorted(found, key=lambda c: -c.value))
+
+    @property
+    def threads(self) -> int | None:
+        """The largest number of threads that a bandwidth names; None if none does."""
+        return max((c.threads for c in self.ceilings if c.threads is not None), default=None)
+
+    @property
+    def levels(self) -> tuple[str, ...]:
+        """The levels whose bandwidth was measured with all threads, nearest first, "memory" last."""
+        sizes = {c.level: c.capacity or math.inf for c in self.ceilings
+                 if c.kind == "bandwidth" and c.threads in (None, self.threads)}  # fmt: skip
+        return tuple(sorted(sizes, key=lambda level: sizes[level]))
+
+    def level_of(self, point: Point) -> str:
+        """The nearest level that holds the working set of a kernel; "memory" where that is not known."""
+        for level in self.levels:
+            capacity = self.of("bandwidth", level)[0].capacity
+            if capacity is not None and point.working_set is not None and point.working_set <= capacity:
+                return level
+        return MEMORY
 
     def __getitem__(self, name: str) -> Ceiling:
         for ceiling in self.ceilings:
@@ -124,7 +176,7 @@ class Roofline(Tabular):
 
     @property
     def bandwidth(self) -> float:
-        """``B`` in bytes/s: the highest bandwidth ceiling; NaN if none was measured."""
+        """``B`` in bytes/s: the highest bandwidth of main memory; NaN if none was measured."""
         return max((c.value for c in self.of("bandwidth")), default=math.nan)
 
     @property
@@ -142,25 +194,28 @@ class Roofline(Tabular):
         return min(self.throughput, self.bandwidth * intensity)
 
     def limit(self, point: Point) -> Ceiling:
-        """The ceiling that limits a kernel: arithmetic, or memory with the kernel's own mix of reads and writes.
+        """The ceiling that limits a kernel: arithmetic of its kind of number, or the level that holds its working set,
+        with the kernel's own mix of reads and writes.
 
         Between two measured mixes the time per byte is interpolated, as if some bytes were moved as the one probe does
         and the rest as the other. Where the kernel's mix is not known it is the highest bandwidth; where the probes do
         not reach the mix, the nearest of them.
         """
-        memory = self._memory_limit(point.read_share)
-        arithmetic = next(iter(self.of("throughput")), None)
+        memory = self._memory_limit(point.read_share, self.level_of(point))
+        rates = self.of("throughput")
+        own = [c for c in rates if point.dtype is not None and c.name == f"matmul {point.dtype}"]
+        arithmetic = next(iter(own or rates), None)
         if memory is None or (arithmetic is not None and arithmetic.value < memory.value * point.intensity):
             return arithmetic or Ceiling("nothing measured", "bandwidth", math.nan)
         return memory
 
-    def _memory_limit(self, read_share: float | None) -> Ceiling | None:
+    def _memory_limit(self, read_share: float | None, level: str) -> Ceiling | None:
         best: dict[float, Ceiling] = {}  # by share of reads, the fastest probe
-        for ceiling in reversed(self.of("bandwidth")):
-            if ceiling.name in READ_SHARES:
-                best[READ_SHARES[ceiling.name]] = ceiling
+        for ceiling in reversed(self.of("bandwidth", level)):
+            if ceiling.probe in READ_SHARES:
+                best[READ_SHARES[ceiling.probe]] = ceiling
         if read_share is None or not best:
-            return next(iter(self.of("bandwidth")), None)
+            return next(iter(self.of("bandwidth", level)), None)
         near = min(best, key=lambda share: abs(share - read_share))
         below, above = [s for s in best if s < read_share], [s for s in best if s > read_share]
         if abs(near - read_share) <= SAME_MIX or not below or not above:
@@ -168,7 +223,7 @@ class Roofline(Tabular):
         low, high = max(below), min(above)
         part = (read_share - low) / (high - low)
         value = 1 / (part / best[high].value + (1 - part) / best[low].value)
-        return Ceiling(f"{best[high].name} mixed with {best[low].name}", "bandwidth", value)
+        return Ceiling(f"{best[high].name} mixed with {best[low].name}", "bandwidth", value, level=level)
 
     def fraction(self, point: Point) -> float:
         """How close a kernel comes to the roof above it (:meth:`limit`), 1 being on it."""
@@ -211,6 +266,7 @@ class Roofline(Tabular):
                 f"The roof rises with {quantity_text(self.bandwidth, 'B/s')} and is level at "
                 f"{quantity_text(self.throughput, 'FLOP/s')}; they meet at the ridge point, {self.ridge:.3g} FLOP/byte."
             )
+            parts += [f"{words}." for words in self._levels_text()]
             parts += [
                 f"{p.label}: {p.intensity:.3g} FLOP/byte, {quantity_text(p.throughput, 'FLOP/s')}, "
                 f"{self.fraction_text(p)}."
@@ -219,7 +275,9 @@ class Roofline(Tabular):
         return " ".join(parts)
 
     def table(self) -> Table:
-        rows = [(c.name, c.kind, c.text(), c.note) for c in self.ceilings]
+        shown = {*self.of("bandwidth"), *self.of("throughput")}
+        rows = [(c.name, c.kind, c.text(), c.remark()) for c in self.ceilings if c in shown]
+        rows += self._other_rows(shown)
         for p in self.points:
             reads = f", {p.read_share:.0%} of it reads" if p.read_share is not None else ""
             what = f"{p.intensity:.3g} FLOP/byte, {quantity_text(p.bandwidth, 'B/s')} effective{reads}"
@@ -233,6 +291,33 @@ class Roofline(Tabular):
             notes.append("interrupted: what was measured until then")
         return Table.build(self.title, ("what", "kind", "value", "remark"), rows, notes, text_columns=4)
 
+    def _other_rows(self, shown: set[Ceiling]) -> list[tuple[str, str, str, str]]:
+        """A row for each level and number of threads that is not the roof's own."""
+        groups: dict[tuple[str, int | None], list[Ceiling]] = {}
+        for c in self.ceilings:
+            if c not in shown:
+                groups.setdefault((c.level, c.threads), []).append(c)
+        rows = []
+        for (level, threads), group in groups.items():
+            best = max(group, key=lambda c: c.value)
+            said = ", ".join(f"{c.probe} {c.text()}" for c in group)
+            spreads = [c.spread for c in group if c.spread is not None]
+            said += f"; rounds differ by at most {max(spreads):.0%}" if spreads else ""
+            counted = f", {threads} thread{'s' if threads > 1 else ''}" if threads else ""
+            holds = f", {bytes_text(best.capacity)}" if best.capacity else ""
+            rows.append((f"{level}{counted}{holds}", "bandwidth", best.text(), said))
+        return rows
+
+    def _levels_text(self) -> list[str]:
+        """One phrase for the roof of each cache."""
+        return [
+            f"Working sets up to {bytes_text(top.capacity)} are in {level}, whose roof rises with {top.text()} "
+            f"({top.probe})"
+            for level in self.levels
+            for top in self.of("bandwidth", level)[:1]
+            if top.capacity is not None
+        ]
+
     def _reading_notes(self) -> list[str]:
         """How to read the table, as far as it holds what needs explaining."""
         notes, names = [], {c.name for c in self.ceilings}
@@ -240,6 +325,8 @@ class Roofline(Tabular):
             notes.append("a kernel is compared with the bandwidth for its own mix of reads and writes, which is named")
         if any(p.between is not None for p in self.points):
             notes.append("in brackets: the interval of the median time (Proposition 13.2); ceilings are best readings")
+        if len(self.levels) > 1:
+            notes.append("a kernel whose working set fits into a cache is compared with that cache")
         if "copy" in names and "streaming copy" in names:
             notes.append(
                 "copying counts each byte twice, read and written; but before an ordinary store overwrites a line, the "
@@ -277,7 +364,7 @@ class Roofline(Tabular):
             "command": self.command,
             "machine": dict(self.machine),
             "versions": dict(self.versions),
-            "ceilings": [{"name": c.name, "kind": c.kind, "value": c.value, "note": c.note} for c in self.ceilings],
+            "ceilings": [{**asdict(c), "rounds": list(c.rounds)} for c in self.ceilings],
             "points": [
                 {
                     "label": p.label,
@@ -286,9 +373,12 @@ class Roofline(Tabular):
                     "bytes_read": p.bytes_read,
                     "seconds": p.seconds,
                     "seconds_interval": list(p.between) if p.between else None,
+                    "working_set": p.working_set,
+                    "dtype": p.dtype,
                 }
                 for p in self.points
             ],
+            "sweep": self.sweep.to_json() if self.sweep is not None else None,
             "notes": list(self.notes),
             "complete": self.complete,
         }
@@ -296,12 +386,14 @@ class Roofline(Tabular):
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Roofline:
         """Rebuild a record. ValueError if the data is not a roofline of this format."""
-        if data.get("format") != FORMAT:
+        from .size_sweep import SizeSweep
+
+        if data.get("format") not in FORMATS:
             raise ValueError(
                 f"not a roofline written by this version (format {data.get('format')!r}, expected {FORMAT!r})"
             )
         return cls(
-            ceilings=tuple(Ceiling(c["name"], c["kind"], c["value"], c["note"]) for c in data["ceilings"]),
+            ceilings=tuple(Ceiling(**{**c, "rounds": tuple(c.get("rounds", ()))}) for c in data["ceilings"]),
             points=tuple(
                 Point(
                     p["label"],
@@ -310,6 +402,8 @@ class Roofline(Tabular):
                     p["seconds"],
                     p.get("bytes_read"),
                     tuple(p["seconds_interval"]) if p.get("seconds_interval") else None,
+                    p.get("working_set"),
+                    p.get("dtype"),
                 )
                 for p in data["points"]
             ),
@@ -319,19 +413,19 @@ class Roofline(Tabular):
             date=data["date"],
             notes=tuple(data["notes"]),
             complete=data["complete"],
+            sweep=SizeSweep.from_json(data["sweep"]) if data.get("sweep") else None,
         )
 
     def save(self, path: str | Path) -> Path:
-        """Write JSON. Returns the path."""
+        """Write JSON, at once or not at all. Returns the path."""
         path = Path(path)
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(self.to_json(), indent=2, allow_nan=False) + "\n")
-        return path
+        return write_whole(path, (json.dumps(self.to_json(), indent=1, allow_nan=False) + "\n").encode(), private=False)
 
     @classmethod
     def load(cls, path: str | Path) -> Roofline:
         """Read what :meth:`save` wrote."""
-        return cls.from_json(json.loads(Path(path).read_text()))
+        return cls.from_json(json.loads(Path(path).read_text(encoding="utf-8")))
 
 
 # --- Measuring --------------------------------------------------------------------------------------------------------
@@ -357,83 +451,20 @@ def measure(
     device: str = "cpu",
     buffer_bytes: int | None = None,
     native: bool = True,
+    levels: bool = False,
 ) -> Roofline:
     """Measure this machine's limits, in a few seconds (at most a minute on a slow machine).
 
     ``progress(fraction, message)`` is called along the way; ``quick`` takes one round instead of three; ``device`` is
     "cpu" or "cuda". ``native=False`` measures with PyTorch's own operators only, which is also what happens, with a
-    note in the record, when no C++ compiler is found. Uses as many threads as PyTorch does.
+    note in the record, when no C++ compiler is found. Uses as many threads as PyTorch does. With ``levels`` the caches
+    are measured too, with one thread and with all, and matrix products of every kind of number the machine has.
 
     Ctrl-C returns what was measured so far, marked incomplete. Raises OptionError for an unknown or absent device.
     """
-    before = machine_record()
-    notes = [note for note in [busy_note(before)] if note]
-    if device.startswith("cuda"):
-        from .roofline_probes import cuda_probes as probes_for
-        from .roofline_probes import cuda_round as run_round
+    from .roofline_measuring import measured
 
-        size = buffer_bytes or CUDA_BUFFER
-    else:
-        from .roofline_probes import cpu_probes as probes_for
-
-        run_round = _cpu_round
-        size = buffer_bytes or CPU_BUFFER
-    started = time.monotonic()
-    rounds = 1 if quick else 3
-    best: dict[str, tuple[Probe, float]] = {}
-    complete = True
-    for r in range(rounds):
-        # Fresh buffers every round: where the system places them in memory is part of the noise.
-        probes, remarks = probes_for(device, size, native)
-        notes += [note for note in remarks if note not in notes]
-        timed, complete = run_round(probes, 6 if quick else 10, _part(progress, r / rounds, 1 / rounds))
-        for probe in probes:
-            seconds = timed.get(probe.name, math.nan)
-            if not math.isnan(seconds) and (probe.name not in best or seconds < best[probe.name][1]):
-                best[probe.name] = (probe, seconds)
-        if not complete:
-            break
-        if time.monotonic() - started > TIME_LIMIT and r + 1 < rounds:
-            notes.append(f"{r + 1} of {rounds} rounds: the time limit of {TIME_LIMIT:.0f} s was reached")
-            break
-    if progress is not None:
-        progress(1.0, "done" if complete else "interrupted")
-    ceilings = tuple(Ceiling(p.name, p.kind, p.amount / seconds, p.note) for p, seconds in best.values())
-    machine = {**machine_record(device), "load_average": before["load_average"]}
-    notes += _cache_notes(machine, size)
-    return Roofline(
-        ceilings=ceilings,
-        machine=machine,
-        versions=version_record(),
-        command=command_line(),
-        date=timestamp(),
-        notes=tuple(notes),
-        complete=complete,
-    )
-
-
-def _cpu_round(probes: Sequence[Probe], readings: int, progress: Progress | None) -> tuple[dict[str, float], bool]:
-    """Best seconds per probe over one round of alternating readings, and whether the round ran to its end."""
-    result = compare({p.name: p.run for p in probes}, readings=readings, warmup=2, calls=1, progress=progress)
-    return {t.name: t.minimum for t in result.timings}, result.complete
-
-
-def _part(progress: Progress | None, offset: float, share: float) -> Progress | None:
-    """The progress of one round as a part of the whole."""
-    if progress is None:
-        return None
-    return lambda fraction, message: progress(offset + share * fraction, message)
-
-
-def _cache_notes(machine: Mapping[str, Any], buffer_bytes: int) -> list[str]:
-    """A warning when the buffers may sit in a cache: then the figures are not main memory's."""
-    cache = machine.get("last_level_cache_bytes")
-    if machine.get("device") != "cpu" or cache is None or cache < buffer_bytes:
-        return []
-    return [
-        f"buffers of {bytes_text(buffer_bytes)} fit in the reported last-level cache ({bytes_text(cache)}): "
-        "bandwidths may be partly the cache's"
-    ]
+    return measured(progress, quick, device, buffer_bytes, native, levels)
 
 
 # --- Placing kernels --------------------------------------------------------------------------------------------------
@@ -467,6 +498,7 @@ def example_points(
     w = torch.randn(rows, columns, generator=generator).to(device)
     big, small = rows * columns, rows
     moved = {"Example 1.1 eager": (5 * big, 3 * big + small)}  # elements read and written
+    held = {"Example 1.1 eager": 4 * big, "Example 1.1 fused": 2 * big + small}  # elements in use at the same time
     sides: dict[str, Callable[[], Any]] = {"Example 1.1 eager": lambda: example_1_1(x, w)}
     if compiled is not None:
         moved["Example 1.1 fused"] = (2 * big, small)
@@ -474,14 +506,26 @@ def example_points(
     with quiet():
         result = compare(sides, readings=readings, device=device, progress=progress)
     return tuple(
-        measured_point(t.name, t, 4 * rows * columns, 4 * moved[t.name][0], 4 * moved[t.name][1])
+        measured_point(
+            t.name, t, 4 * rows * columns, 4 * moved[t.name][0], 4 * moved[t.name][1], working_set=4 * held[t.name]
+        )
         for t in result.timings
         if t.readings
     )
 
 
-def measured_point(label: str, timing: Timing, operations: float, bytes_read: float, bytes_written: float) -> Point:
+def measured_point(
+    label: str,
+    timing: Timing,
+    operations: float,
+    bytes_read: float,
+    bytes_written: float,
+    *,
+    working_set: float | None = None,
+    dtype: str | None = "float32",
+) -> Point:
     """A kernel with the median of its timing and the interval of that median."""
     interval = timing.interval()
     between = (interval.low, interval.high) if interval else None
-    return Point(label, operations, bytes_read + bytes_written, timing.median, bytes_read, between)
+    nbytes = bytes_read + bytes_written
+    return Point(label, operations, nbytes, timing.median, bytes_read, between, working_set, dtype)

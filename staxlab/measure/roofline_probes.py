@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -17,18 +18,26 @@ from ..codegen.kernel import Kernel, KernelArgument, KernelSet
 from ..errors import BuildError, OptionError
 from ..provenance import Line
 from .roofline import Probe
-from .timing import Progress
+from .timing import Progress, sample
 
 SOURCE = Path(__file__).with_name("bandwidth.cpp")
 MATMUL_ORDER = 2048
+
+#: The kinds of number whose products are timed, float32 first; a processor's are made smaller where they take longer
+#: than this many seconds.
+CPU_NUMBERS = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
+LONGEST_PRODUCT = 0.05
 
 #: Floats the kernels handle at a time, whatever the vector width, and their numbers in ``bandwidth.cpp``.
 BLOCK = 128
 NATIVE_PROBES = ("read", "copy", "streaming copy", "write", "streaming write")
 
 
-def cpu_probes(device: str, buffer_bytes: int, native: bool) -> tuple[list[Probe], list[str]]:
-    """Probes on fresh buffers of ``buffer_bytes`` each, and remarks on what could not be measured."""
+def cpu_probes(
+    device: str, buffer_bytes: int, native: bool, *, every_number: bool = False
+) -> tuple[list[Probe], list[str]]:
+    """Probes on fresh buffers of ``buffer_bytes`` each, and remarks on what could not be measured. Products are those
+    of float32, or of every kind of number."""
     if device != "cpu":
         raise OptionError(f"unknown device {device!r} for a roofline", remedy="choose 'cpu' or 'cuda'")
     remarks: list[str] = []
@@ -38,16 +47,43 @@ def cpu_probes(device: str, buffer_bytes: int, native: bool) -> tuple[list[Probe
             entry = load_kernels()
         except BuildError as error:
             remarks.append(f"no C++ compiler, so bandwidths are those of PyTorch's operators ({error.what})")
-    a = torch.randn(MATMUL_ORDER, MATMUL_ORDER)
-    b = torch.randn(MATMUL_ORDER, MATMUL_ORDER)
-    out = torch.empty(MATMUL_ORDER, MATMUL_ORDER)
-    matmul = Probe(
-        "matmul float32", "throughput", 2.0 * MATMUL_ORDER**3, lambda: torch.mm(a, b, out=out), f"order {MATMUL_ORDER}"
-    )
     probes = _torch_bandwidth(buffer_bytes, "cpu") if entry is None else _native_bandwidth(entry, buffer_bytes)
     if entry is not None and not has_streaming_stores(probes):
         remarks.append("this compiler offers no streaming stores for this processor: those rows are ordinary stores")
-    return [*probes, matmul], remarks
+    for dtype in CPU_NUMBERS if every_number else CPU_NUMBERS[:1]:
+        order = MATMUL_ORDER if dtype == torch.float32 else _affordable_order(dtype)
+        if order is None:
+            remarks.append(f"PyTorch has no product of {_name(dtype)} on this processor")
+            continue
+        probes.append(_product(dtype, order, "cpu"))
+    return probes, remarks
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _product(dtype: torch.dtype, order: int, device: str) -> Probe:
+    """A square product of PyTorch's, with a result that is there already."""
+    a, b = (torch.randn(order, order, device=device).to(dtype) for _ in range(2))
+    out = torch.empty_like(a)
+    return Probe(f"matmul {_name(dtype)}", "throughput", 2.0 * order**3, lambda: torch.mm(a, b, out=out),
+                 f"order {order}")  # fmt: skip
+
+
+def _affordable_order(dtype: torch.dtype) -> int | None:
+    """The largest order of a product that should take at most :data:`LONGEST_PRODUCT` seconds here, judged by a small
+    one: a processor without instructions for a kind of number is slow at it. None where there is no such product."""
+    small = min(MATMUL_ORDER, 256)
+    try:
+        probe = _product(dtype, small, "cpu")
+        seconds = sample(probe.run, readings=3, warmup=1, calls=1).minimum
+    except (RuntimeError, NotImplementedError):
+        return None
+    order = small
+    while order < MATMUL_ORDER and 8 * seconds <= LONGEST_PRODUCT:
+        order, seconds = 2 * order, 8 * seconds
+    return order
 
 
 def _torch_bandwidth(buffer_bytes: int, device: str) -> list[Probe]:
@@ -62,21 +98,15 @@ def _torch_bandwidth(buffer_bytes: int, device: str) -> list[Probe]:
 
 
 def _native_bandwidth(entry: Callable[[int], None], buffer_bytes: int) -> list[Probe]:
-    """Probes that call ``bandwidth.cpp``, whose entry takes the address of {probe, to, from, count, threads}."""
+    """Probes that call ``bandwidth.cpp`` for one pass over buffers of their own, with PyTorch's number of threads."""
     count = max(buffer_bytes // 4 // BLOCK, 1) * BLOCK
     source, target = torch.ones(count), torch.zeros(count)
     threads = torch.get_num_threads()
     nbytes = 4 * count
 
     def probe(name: str, amount: float, note: str) -> Probe:
-        number = NATIVE_PROBES.index(name)
-        request = (ctypes.c_int64 * 5)()
-        address = ctypes.addressof(request)
-
         def run() -> tuple[int, int]:
-            request[:] = number, target.data_ptr(), source.data_ptr(), count, threads
-            entry(address)
-            return request[0], request[1]
+            return call(entry, name, target, source, count, threads)[:2]
 
         return Probe(name, "bandwidth", amount, run, note, (source, target))
 
@@ -87,6 +117,24 @@ def _native_bandwidth(entry: Callable[[int], None], buffer_bytes: int) -> list[P
         probe("write", nbytes, "ordinary stores; each line is fetched before it is overwritten"),
         probe("streaming write", nbytes, "streaming stores: past the caches, nothing is fetched"),
     ]
+
+
+def call(
+    entry: Callable[[int], None],
+    name: str,
+    target: torch.Tensor,
+    source: torch.Tensor,
+    count: int,
+    threads: int,
+    passes: int = 1,
+    far: bool = True,
+) -> tuple[int, int, float]:
+    """One call of ``bandwidth.cpp`` over the first ``count`` elements: the sum it read, whether stores can stream, and
+    the seconds of one pass of ``passes``. ``far`` asks for lines of memory ahead of time, which costs in a cache."""
+    number = NATIVE_PROBES.index(name)
+    request = (ctypes.c_int64 * 7)(number, target.data_ptr(), source.data_ptr(), count, threads, passes, far)
+    entry(ctypes.addressof(request))
+    return request[0], request[1], request[2] * 1e-9 / passes
 
 
 def load_kernels() -> Callable[[int], None]:
@@ -118,24 +166,40 @@ def has_streaming_stores(probes: Sequence[Probe]) -> bool:
 # --- CUDA -------------------------------------------------------------------------------------------------------------
 
 
-def cuda_probes(device: str, buffer_bytes: int, native: bool) -> tuple[list[Probe], list[str]]:
+def cuda_probes(
+    device: str, buffer_bytes: int, native: bool, *, every_number: bool = False
+) -> tuple[list[Probe], list[str]]:
     """Copy and read bandwidth and matrix products on a GPU. OptionError if none is visible."""
     if not torch.cuda.is_available():
         raise OptionError("no CUDA device is visible", remedy="measure(device='cpu') needs none")
     free, _ = torch.cuda.mem_get_info(torch.device(device))
     size = min(buffer_bytes, free // 8)
     probes = _torch_bandwidth(size, device)
-    for dtype, order in ((torch.float32, 4096), (torch.bfloat16, 8192)):
-        a = torch.randn(order, order, device=device, dtype=dtype)
-        b = torch.randn(order, order, device=device, dtype=dtype)
-        out = torch.empty_like(a)
-        name = f"matmul {str(dtype).removeprefix('torch.')}"
-        run = lambda a=a, b=b, out=out: torch.mm(a, b, out=out)  # noqa: E731
-        probes.append(Probe(name, "throughput", 2.0 * order**3, run, f"order {order}"))
-    remarks = []
-    if torch.backends.cuda.matmul.allow_tf32:
-        remarks.append("TF32 is allowed: matmul float32 is not full float32 arithmetic")
-    return probes, remarks
+    orders = {torch.float32: 4096, torch.bfloat16: 8192}
+    if every_number:
+        orders |= {torch.float16: 8192, torch.float64: 4096}
+    for dtype, order in orders.items():
+        probe = _product(dtype, order, device)
+        probes.append(replace(probe, run=_with_precision("highest", probe.run)) if dtype == torch.float32 else probe)
+    if every_number:
+        tf32 = _product(torch.float32, 8192, device)
+        note = f"{tf32.note}, float32 rounded to 10 bits for the tensor cores"
+        probes.append(replace(tf32, name="matmul tf32", run=_with_precision("high", tf32.run), note=note))
+    return probes, []
+
+
+def _with_precision(precision: str, run: Callable[[], None]) -> Callable[[], None]:
+    """``run`` with another precision of float32 products, which is put back afterwards."""
+
+    def there_and_back() -> None:
+        before = torch.get_float32_matmul_precision()
+        torch.set_float32_matmul_precision(precision)
+        try:
+            run()
+        finally:
+            torch.set_float32_matmul_precision(before)
+
+    return there_and_back
 
 
 def cuda_round(probes: Sequence[Probe], readings: int, progress: Progress | None) -> tuple[dict[str, float], bool]:

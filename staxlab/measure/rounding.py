@@ -203,19 +203,20 @@ def gamma(height: int, dtype: Any = "float32") -> float:
 def summation_bound(
     n: int,
     plan: SummationPlan | None,
-    abs_sum: float,
+    abs_sum: Any,
     dtype: Any = "float32",
     *,
     result_dtype: Any = None,
-) -> float:
+) -> Any:
     """Largest possible ``|computed - exact|`` of a sum of ``n`` numbers with ``sum(|a_i|) == abs_sum`` (Section 6.5).
 
-    ``plan`` is the order of the additions (None: any order at all, the height of sequential summation). ``dtype`` is
+    ``abs_sum`` is a number, or a tensor for as many sums. ``plan`` is the order of the additions (None: any order at
+    all, the height of sequential summation). ``dtype`` is
     what the additions are carried out in; when the result is then rounded to a narrower ``result_dtype``, that
     rounding is added. Rigorous to all orders in ``u``. Sums that overflow are outside the bound; gradual underflow is
     inside it, since an addition whose result is subnormal is exact.
     """
-    if abs_sum < 0:
+    if bool((abs_sum < 0).any() if hasattr(abs_sum, "any") else abs_sum < 0):
         raise ValueError("abs_sum is a sum of absolute values and cannot be negative")
     if plan is not None and plan.n != n:
         raise ValueError(f"the plan adds {plan.n} numbers, not {n}")
@@ -236,6 +237,31 @@ def difference_bound(
 ) -> float:
     """How far two computed sums of the same ``n`` numbers may lie apart: each may be off by its own bound."""
     return summation_bound(n, first, abs_sum, dtype, **options) + summation_bound(n, second, abs_sum, dtype, **options)
+
+
+def expected_height(terms: int, height: int = 0) -> int:
+    """The height to allow a sum of ``terms`` numbers in an order that is not known: ``2 sqrt(terms)``, or that of a
+    kernel at hand where it is taller, and no more than ``terms``.
+
+    Accumulation in tiles comes to ``2 sqrt(n)`` (Section 11.4). Where numbers are added one by one, it is six standard
+    deviations for summands of one sign (Theorem 13.1: ``sqrt(n) / 3`` units of ``sum(|a_i|)``).
+    """
+    return min(terms, max(math.ceil(2 * math.sqrt(terms)), height))
+
+
+def composed_units(count: int) -> float:
+    """Units of roundoff that an operator may be off by that merges ``count`` elements by a formula of its own (a norm,
+    a softmax): those of a sum, and four for what is done with it."""
+    return 2 * math.sqrt(count) + 4
+
+
+def stored_apart(size: Any, dtype: Any) -> Any:
+    """How far apart two roundings of one exact value to ``dtype`` may be: a unit of roundoff of it on either side, and
+    four of the smallest numbers there are. ``size`` is its magnitude, a number or a tensor."""
+    import torch
+
+    info = torch.finfo(getattr(torch, str(dtype).removeprefix("torch.")))
+    return 2 * unit_roundoff(dtype) * size + 4 * info.smallest_normal * info.eps
 
 
 def condition_number(values: Iterable[float]) -> float:

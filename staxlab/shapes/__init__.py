@@ -8,6 +8,8 @@ shape of its class (Proposition 10.1).
 =============  =====================================================================================================
 module         question
 =============  =====================================================================================================
-``bucketing``  Which few sizes may stand for all others, and what must the padding be? (Proposition 10.3)
+``bucketing``  Which few sizes may stand for all others, and at what cost? (Proposition 10.3)
+``bucketed``   How is a function called with such sizes only? Padding, masks, lengths, and cutting the results
+``neutrality`` Does the padding change what the function computes?
 =============  =====================================================================================================
 """

@@ -73,7 +73,8 @@ def styles() -> Html:
 @lru_cache(maxsize=1)
 def scripts() -> Html:
     """The one ``<script>`` element. Running it again is harmless: the second run only looks for new roots."""
-    return element("script", Html("\n".join(map(asset, ("provenance.js", "explorer.js", "steps.js", "switches.js")))))
+    names = ("provenance.js", "explorer.js", "steps.js", "switches.js", "roofline.js")
+    return element("script", Html("\n".join(map(asset, names))))
 
 
 def pane_markup(pane: Pane, *, alone: bool, is_open: bool) -> Html:

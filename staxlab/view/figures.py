@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import MissingDependencyError, OptionError
+from ..files import write_whole
 from .markup import escape
 from .theme import COLOURS
 
@@ -89,7 +90,8 @@ def label_svg(svg: str, title: str, description: str) -> str:
 
 
 def write_figure(figure: Any, path: Path, title: str, description: str) -> Path:
-    """Write a matplotlib figure with its alternative text. OptionError for a file type other than PNG, SVG, PDF."""
+    """Write a matplotlib figure with its alternative text, at once or not at all. OptionError for a file type other
+    than PNG, SVG, PDF."""
     kind = path.suffix.lower()
     if kind not in FILE_TYPES:
         raise OptionError(
@@ -97,8 +99,10 @@ def write_figure(figure: Any, path: Path, title: str, description: str) -> Path:
         )
     path.parent.mkdir(parents=True, exist_ok=True)
     if kind == ".svg":
-        path.write_text(label_svg(render_svg(figure), title, description) + "\n")
+        content = (label_svg(render_svg(figure), title, description) + "\n").encode()
     else:
         words = {"Title": title, "Description" if kind == ".png" else "Subject": description}
-        figure.savefig(path, dpi=150, metadata=words)
-    return path
+        buffer = io.BytesIO()
+        figure.savefig(buffer, format=kind[1:], dpi=150, metadata=words)
+        content = buffer.getvalue()
+    return write_whole(path, content, private=False)

@@ -1,13 +1,14 @@
 """A plot of lines over two logarithmic axes: powers on both, lines told apart by dashes, every point with its values.
 
 The logarithmic counterpart of ``plots``, with the same curves, marks and levels. A level may also bound a range that is
-out of reach, which is hatched.
+out of reach, which is hatched. What was measured beside what a curve says are dots, told apart by their shapes.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from .charts import CHARACTER, MUTED, RULE, TEXT, Box, chart, free_spot, text_at
 from .markup import Html, element
@@ -16,6 +17,15 @@ from .plots import BOTTOM, DASHES, STYLES, Curve, Level, Mark, Place, axes_drawn
 WIDTH, HEIGHT = 620, 340
 LEFT, RIGHT, TOP = 84, 22, 52  # margins; below as in plots
 MOST_TICKS = 9
+SHAPES = ("circles", "squares", "triangles", "crosses")
+
+
+@dataclass(frozen=True)
+class Dots:
+    """Points that no line joins, in the units of the axes, under one name and shape."""
+
+    label: str
+    points: tuple[tuple[float, float], ...]
 
 
 def power_ticks(low: float, high: float, base: int = 10) -> list[float]:
@@ -35,10 +45,12 @@ def log_plot(
     *,
     base: int = 10,
     beyond: float | None = None,
+    dots: Sequence[Dots] = (),
 ) -> Html:
     """The picture. ``axes`` are the labels with their units, ``base`` that of the ticks across; what is right of
-    ``beyond`` is hatched. Values of 0 or less cannot be drawn and are left out."""
-    points = [p for c in curves for p in c.points] + [(m.x, m.y) for m in marks]
+    ``beyond`` is hatched. Where there are ``dots``, the points of curves are not drawn. Values of 0 or less cannot be
+    drawn and are left out."""
+    points = [p for c in (*curves, *dots) for p in c.points] + [(m.x, m.y) for m in marks]
     xs = [x for x, y in points if x > 0 < y] + [v.x for v in levels if v.x]
     ys = [y for x, y in points if x > 0 < y] + [v.y for v in levels if v.y]
     low_x, high_x, low_y, high_y = min(xs) / 1.2, max(xs) * 1.2, min(ys) / 1.6, max(ys) * 1.6
@@ -59,8 +71,10 @@ def log_plot(
         *_axes(axes, (low_x, high_x, low_y, high_y), base, at),
     ]
     for number, curve in enumerate(curves):
-        drawn += _curve(curve, at, DASHES[number % len(DASHES)])
+        drawn += _curve(curve, at, DASHES[number % len(DASHES)], with_points=not dots)
         taken += covered([(x, y) for x, y in curve.points if x > 0 < y], at)
+    for number, scattered in enumerate(dots):
+        drawn += _dots(scattered, at, SHAPES[number % len(SHAPES)])
     for level in levels:
         drawn += _level(level, at, (low_x, low_y), taken)
     for mark in marks:
@@ -68,6 +82,9 @@ def log_plot(
     if len(curves) > 1:
         names = " · ".join(f"{STYLES[number % 4]}: {curve.label}" for number, curve in enumerate(curves))
         drawn.append(text_at(names, 8, 36, "sx-label", MUTED))
+    if dots:
+        names = " · ".join(f"{SHAPES[number % len(SHAPES)]}: {each.label}" for number, each in enumerate(dots))
+        drawn.append(text_at(names, 8, 49, "sx-label", MUTED))
     return chart(drawn, title, said, WIDTH, HEIGHT)
 
 
@@ -86,15 +103,30 @@ def _axes(labels: tuple[str, str], extent: tuple[float, ...], base: int, at: Pla
     return axes_drawn(labels, (LEFT, TOP, WIDTH - RIGHT, HEIGHT - BOTTOM), across, up)
 
 
-def _curve(curve: Curve, at: Place, dash: str | None) -> Iterator[Html]:
+def _curve(curve: Curve, at: Place, dash: str | None, with_points: bool = True) -> Iterator[Html]:
     shown = [(x, y) for x, y in curve.points if x > 0 < y]
     path = "L".join("{:.1f} {:.1f}".format(*at(x, y)) for x, y in shown)
     yield element("path", element("title", curve.label), d=f"M{path}", class_="sx-chart-line", fill="none",
                   stroke="#0b57b0", stroke_width="2.2", stroke_dasharray=dash, data_curve=curve.label)  # fmt: skip
-    for x, y in shown:
+    for x, y in shown if with_points else ():
         left, top = at(x, y)
         yield element("circle", element("title", f"{curve.label}: {x:g}, {y:,.6g}"), cx=f"{left:.1f}", cy=f"{top:.1f}",
                       r=3, class_="sx-chart-point", fill="#0b57b0", data_x=f"{x:g}", data_y=f"{y:g}")  # fmt: skip
+
+
+def _dots(dots: Dots, at: Place, shape: str) -> Iterator[Html]:
+    """The points under their shape: each path begins at its left."""
+    path = {
+        "circles": "M-3.5 0a3.5 3.5 0 1 0 7 0a3.5 3.5 0 1 0 -7 0z", "squares": "M-3.5 -3.5h7v7h-7z",
+        "triangles": "M-4.5 3.5h9l-4.5 -8z", "crosses": "M-5 -1h4v-4h2v4h4v2h-4v4h-2v-4h-4z",
+    }[shape]  # fmt: skip
+    for x, y in dots.points:
+        if not (x > 0 < y):
+            continue
+        left, top = at(x, y)
+        yield element("path", element("title", f"{dots.label}: {x:g}, {y:,.4g}"), d=path, class_="sx-chart-point",
+                      fill="#0b57b0", transform=f"translate({left:.1f} {top:.1f})", data_dots=dots.label,
+                      data_x=f"{x:g}", data_y=f"{y:g}")  # fmt: skip
 
 
 def _beyond(edge: float | None, high_x: float, at: Place, origin: tuple[float, float]) -> Iterator[Html]:

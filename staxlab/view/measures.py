@@ -1,7 +1,6 @@
 """Records of Section 13 as panes, so that a page can hold them beside the stages of a compilation.
 
-Each of them knows its own table (``measure.tables``); a roofline draws itself as well (``roofline``). What is added
-here is the look of the other panes.
+Each of them knows its own table (``measure.tables``); what is added here is the look of the pane.
 """
 
 from __future__ import annotations
@@ -35,20 +34,7 @@ def table_markup(record: Any) -> Html:
 
 
 def panes(record: Any) -> list[Pane]:
-    """A roofline with its plot, or any record that is a table."""
+    """Any record that is a table."""
     content = record.table()
     table = table_markup(content)
-    if type(record).__name__ == "Roofline":
-        from ..errors import MissingDependencyError
-        from .roofline import svg_text, text_plot
-
-        try:
-            drawing = Html(svg_text(record))
-        except MissingDependencyError as error:
-            drawing = join([element("pre", text_plot(record), class_="sx-code"), element("p", error, class_="sx-note")])
-        return [
-            Pane(
-                "roofline", "Roofline", join([element("figure", drawing, class_="sx-listing"), table]), "", str(record)
-            )
-        ]
     return [Pane(type(record).__name__.lower(), content.caption, table, "", str(record))]

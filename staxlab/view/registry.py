@@ -93,8 +93,12 @@ RENDERERS: dict[str, str] = {
     "Numbering": "grouped_numbering",
     "Pipeline": "pipeline_stages",
     "StageBudget": "pipeline_stages",
-    "Roofline": "measures",
+    "Roofline": "roofline",
+    "RoundingStudy": "rounding_study",
+    "SizeSweep": "size_sweep",
     "SavedRun": "saved_runs",
+    "Reproduction": "reproduce",
+    "Amortization": "amortization",
     "Behaviour": "comparison",
     "HloStages": "comparison",
     "LoopsBeside": "comparison",
@@ -120,6 +124,7 @@ RENDERERS: dict[str, str] = {
     "ModeTable": "backends",
     "Delegated": "backends",
     "BirthdayBound": "birthday",
+    "VersionHistory": "version_counts",
     "Compilation": "explorer",
 }
 

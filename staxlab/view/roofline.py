@@ -1,8 +1,8 @@
 """Drawing a roofline (Figure 1.1): log-log, units on both axes, and the same content in characters for a terminal.
 
-The highest ceiling of each kind is the roof, drawn stronger; the others lie beneath it with dash patterns of their own.
-Kernels are markers, labelled with what they reach and how much that is of the ceiling for their own mix of reads and
-writes, to which a thin line leads up.
+Notebooks get the picture of ``roofline_chart``, files one of matplotlib. The highest ceiling of each kind is the roof,
+drawn stronger; the others lie beneath it with dash patterns of their own. Kernels are markers, labelled with what they
+reach and how much that is of the ceiling for their own mix of reads and writes, to which a thin line leads up.
 """
 
 from __future__ import annotations
@@ -12,40 +12,31 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..measure.tables import quantity_text
-from .figures import (
-    DASHES,
-    MARKERS,
-    SERIES,
-    colour_axes,
-    follow_host,
-    label_svg,
-    new_figure,
-    palette,
-    render_svg,
-    write_figure,
-)
+from .characters import Grid, letters, named, powers
+from .document import Pane
+from .figures import DASHES, MARKERS, SERIES, colour_axes, new_figure, palette, write_figure
+from .markup import element, join
+from .measures import table_markup
+from .roofline_chart import drawn_ceilings, ends, extent, figure
+from .size_sweep import panes as sweep_panes
 
 if TYPE_CHECKING:
     from ..measure.roofline import Roofline
 
 
-def extent(roofline: Roofline) -> tuple[float, float, float, float]:
-    """Limits of the plot, powers of ten times 1, 2 or 5: intensity from and to, performance from and to."""
-    intensities = [p.intensity for p in roofline.points]
-    ridge = roofline.ridge if math.isfinite(roofline.ridge) else 10.0
-    left = min([0.05, *(i / 2 for i in intensities)])
-    right = max([ridge * 8, *(i * 2 for i in intensities)])
-    rates = [p.throughput for p in roofline.points]
-    low = [c.value * left for c in roofline.of("bandwidth")] + [r / 2 for r in rates]
-    high = [c.value for c in roofline.of("throughput")] + rates
-    return left, right, min(low, default=1e9) / 1.5, max(high, default=1e12) * 2
+def panes(record: Roofline) -> list[Pane]:
+    """The picture with its switches and the table; where working sets were swept, that too."""
+    drawn = figure(record) if record.ceilings else element("pre", text_plot(record), class_="sx-code")
+    body = join([element("figure", drawn, class_="sx-listing"), table_markup(record.table())])
+    found = [Pane("roofline", "Roofline", body, "", str(record))]
+    return found + (sweep_panes(record.sweep) if record.sweep is not None else [])
 
 
 def build_figure(roofline: Roofline, colours: dict[str, str]) -> Any:
     """A matplotlib Figure of the roofline. MissingDependencyError without matplotlib."""
-    entries = len(roofline.ceilings) + len(roofline.points)
-    figure = new_figure((7.2, 4.6 + 0.2 * math.ceil(entries / 2)), colours)
-    axes = figure.add_subplot()
+    entries = len(drawn_ceilings(roofline)) + len(roofline.points)
+    drawn = new_figure((7.2, 4.6 + 0.2 * math.ceil(entries / 2)), colours)
+    axes = drawn.add_subplot()
     left, right, bottom, top = extent(roofline)
     axes.set(xscale="log", yscale="log", xlim=(left, right), ylim=(bottom / 1e9, top / 1e9))
     axes.set_xlabel("Arithmetic intensity (FLOP/byte)")
@@ -83,40 +74,26 @@ def build_figure(roofline: Roofline, colours: dict[str, str]) -> Any:
         )  # fmt: skip
     colour_axes(axes, colours)
     if entries:
-        figure.legend(loc="outside lower left", ncols=2, frameon=False, fontsize=8.5, labelcolor=colours["text"])
-    return figure
+        drawn.legend(loc="outside lower left", ncols=2, frameon=False, fontsize=8.5, labelcolor=colours["text"])
+    return drawn
 
 
 def _draw_ceilings(axes: Any, roofline: Roofline, left: float, right: float) -> None:
-    """Every ceiling as a line of its own dash pattern; the highest of each kind is the roof, drawn stronger."""
-    highest = max((c.value for c in roofline.of("throughput")), default=math.inf)
-    fastest = max((c.value for c in roofline.of("bandwidth")), default=math.inf)
-    series = 0
-    for kind in ("bandwidth", "throughput"):
-        for k, ceiling in enumerate(roofline.of(kind)):
-            if kind == "bandwidth":
-                knee = min(highest / ceiling.value, right)
-                xs, ys = [left, knee], [ceiling.value * left, ceiling.value * knee]
-            else:
-                xs, ys = (
-                    [min(ceiling.value / fastest, right) if fastest < math.inf else left, right],
-                    [ceiling.value] * 2,
-                )
-            label = f"{ceiling.name}: {ceiling.text()}"
-            if kind == "throughput" and len(roofline.of(kind)) > 1 and fastest < math.inf:
-                label += f" (ridge {ceiling.value / fastest:.3g})"
-            axes.plot(
-                xs, [y / 1e9 for y in ys], linestyle=DASHES[k % len(DASHES)], linewidth=2.4 if k == 0 else 1.3,
-                color=SERIES[-1 - series % len(SERIES)], label=label, zorder=3 if k == 0 else 2,
-            )  # fmt: skip
-            series += 1
-
-
-def svg_text(roofline: Roofline, theme: str | None = None) -> str:
-    """The plot as an SVG element with a title and a description. ``theme=None`` follows the page it is put in."""
-    colours = palette(theme or "light")
-    text = render_svg(build_figure(roofline, colours))
-    return label_svg(text if theme else follow_host(text, colours), roofline.title, roofline.description)
+    """Every ceiling as a line of its own dash pattern; the highest of each level and of arithmetic is drawn
+    stronger."""
+    for number, ceiling in enumerate(drawn_ceilings(roofline)):
+        xs = ends(roofline, ceiling, left, right)
+        ys = [ceiling.value * x for x in xs] if ceiling.kind == "bandwidth" else [ceiling.value] * 2
+        peers = roofline.of(ceiling.kind, ceiling.level)
+        first = peers[0] is ceiling
+        label = f"{ceiling.name}: {ceiling.text()}"
+        if ceiling.kind == "throughput" and len(peers) > 1 and math.isfinite(roofline.bandwidth):
+            label += f" (ridge {ceiling.value / roofline.bandwidth:.3g})"
+        axes.plot(
+            xs, [y / 1e9 for y in ys], linestyle=DASHES[number % len(DASHES)],
+            linewidth=2.4 if first else 1.3, color=SERIES[-1 - number % len(SERIES)], label=label,
+            zorder=3 if first else 2,
+        )  # fmt: skip
 
 
 def write_plot(roofline: Roofline, path: Path, theme: str = "light") -> Path:
@@ -127,43 +104,31 @@ def write_plot(roofline: Roofline, path: Path, theme: str = "light") -> Path:
 # --- In characters ----------------------------------------------------------------------------------------------------
 
 
-def text_plot(roofline: Roofline, width: int = 64, height: int = 16) -> str:
-    """The roofline in characters: ``/`` and ``-`` for the roof, ``.`` for lower ceilings of arithmetic, a letter per
-    kernel."""
+def text_plot(roofline: Roofline) -> str:
+    """The roofline in characters: ``/`` and ``-`` for the roof, ``.`` for lower ceilings of arithmetic, ``1``, ``2``,
+    ... for the slopes of caches, a letter per kernel."""
     if not roofline.of("bandwidth") or not roofline.of("throughput"):
         return "(a roofline needs a bandwidth and a throughput: nothing to draw)"
-    left, right, bottom, top = (math.log10(v) for v in extent(roofline))
-
-    def column(intensity: float) -> int:
-        return round((math.log10(intensity) - left) / (right - left) * (width - 1))
-
-    def row(rate: float) -> int:
-        return round((top - math.log10(rate)) / (top - bottom) * (height - 1))
-
-    grid = [[" "] * width for _ in range(height)]
-    for c in range(width):
-        intensity = 10 ** (left + (right - left) * c / (width - 1))
-        r = row(roofline.attainable(intensity))
-        if 0 <= r < height:
-            grid[r][c] = "/" if intensity < roofline.ridge else "-"
+    left, right, bottom, top = extent(roofline)
+    grid = Grid((left, right, bottom, top))
+    near = [level for level in roofline.levels if level != "memory"]
+    for column in range(grid.width):
+        intensity = grid.middle(column)
+        sloped = intensity < roofline.ridge
+        grid.put(column, grid.row(roofline.attainable(intensity)), "/" if sloped else "-")
         for ceiling in roofline.of("throughput")[1:]:
-            r = row(ceiling.value)
-            if intensity > ceiling.value / roofline.bandwidth and 0 <= r < height and grid[r][c] == " ":
-                grid[r][c] = "."
+            if intensity > ceiling.value / roofline.bandwidth:
+                grid.put(column, grid.row(ceiling.value), ".", over=False)
+        for level in near:
+            rate = roofline.of("bandwidth", level)[0].value * intensity
+            if rate <= roofline.throughput:
+                grid.put(column, grid.row(rate), level.removeprefix("L")[:1], over=False)
     legend = []
-    for k, point in enumerate(roofline.points):
-        letter = chr(ord("A") + k % 26)
-        r, c = row(point.throughput), column(point.intensity)
-        if 0 <= r < height and 0 <= c < width:
-            grid[r][c] = letter
-        legend.append(f"  {letter}  {point.label}")
-    labels = {row(10.0**e): f"{10.0 ** (e - 9):g}" for e in range(math.ceil(bottom), math.floor(top) + 1)}
-    lines = ["GFLOP/s"]
-    lines += [f"{labels.get(r, ''):>8} |{''.join(cells)}".rstrip() for r, cells in enumerate(grid)]
-    lines.append(" " * 9 + "+" + "-" * width)
-    axis = [" "] * (width + 10)
-    for e in range(math.ceil(left), math.floor(right) + 1):
-        text, at = f"{10.0**e:g}", 10 + column(10.0**e)
-        axis[at : at + len(text)] = text
-    lines += ["".join(axis).rstrip(), " " * 10 + "FLOP/byte", *legend]
-    return "\n".join(lines)
+    for character, point in zip(letters(len(roofline.points)), roofline.points, strict=False):
+        grid.put(grid.column(max(point.intensity, left)), grid.row(point.throughput or bottom), character)
+        legend.append(f"  {character}  {point.label}")
+    if near:
+        legend.append(f"  {', '.join(level.removeprefix('L') for level in near)}: slopes of {', '.join(near)}")
+    up = named(powers(bottom, top), lambda value: f"{value / 1e9:g}")
+    across = named(powers(left, right), lambda value: f"{value:g}")
+    return "\n".join([*grid.lines(("FLOP/byte", "GFLOP/s"), across, up), *legend])

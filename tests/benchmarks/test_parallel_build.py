@@ -7,7 +7,7 @@ import json
 import pytest
 
 from benchmarks import parallel_build
-from benchmarks.fresh import ProcessFailed
+from staxlab.measure.fresh_process import ProcessFailed
 
 SEEN = ("STAXLAB_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR")
 

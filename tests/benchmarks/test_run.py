@@ -10,9 +10,11 @@ import pytest
 import torch
 
 from benchmarks import cases, harness, overhead, peers, records, run, startup
-from benchmarks.fresh import ProcessFailed, run_python
 from benchmarks.peers import Peer, Side
+from staxlab.measure.fresh_process import ProcessFailed, run_python
+from staxlab.measure.reproduce import flat, largest_error, reference_of
 from staxlab.measure.timing import Timing
+from staxlab.measure.tolerance import beside_eager
 
 CASE = cases.select("example_1_1")[0]
 QUICK = harness.Settings(readings=3, warmup=1, rounds=2, pause=0.0)
@@ -21,7 +23,7 @@ SIZE = (16, 32)
 
 def fake_peer(name, function, missing=None, install=""):
     def prepare(case, inputs):
-        return Side(lambda: function(*inputs), lambda: harness._as_tuple(function(*inputs)), 0.5, {"note": "fake"})
+        return Side(lambda: function(*inputs), lambda: flat(function(*inputs)), 0.5, {"note": "fake"})
 
     return Peer(name, name, prepare, lambda device: missing, install)
 
@@ -61,10 +63,10 @@ def test_rounding_differences_of_ill_conditioned_rows_are_no_errors():
     case = cases.select("example_7_1")[0]
     x = case.make_inputs((64, 4096), torch.float32, "cpu")[0]
     x[0] -= x[0].double().mean().float()  # this row's sum is nothing but rounding
-    reference = harness._reference(case, [x])
+    reference = reference_of(case, [x])
     other_order = x / x.flip(-1).cumsum(-1)[:, -1:]
-    eager_error = harness._error((case.function(x),), reference)
-    assert harness._agrees(harness._error((other_order,), reference), eager_error, 4096)
+    eager_error = largest_error((case.function(x),), reference)
+    assert largest_error((other_order,), reference) <= beside_eager(eager_error, torch.float32, 4096)
 
 
 def test_missing_and_failing_peers_are_reported(silent):
@@ -210,7 +212,7 @@ def test_startup_uses_one_cache_for_cold_and_warm_and_a_new_one_each_time():
 
 def test_startup_snippets_are_valid_python():
     for snippet, variables in startup.COMPILERS.values():
-        compile(snippet.format(rows=4, columns=8), "snippet", "exec")
+        compile(snippet.format(rows=4, columns=8, device="cpu"), "snippet", "exec")
         assert variables
     compile(startup.IMPORT, "snippet", "exec")
 

@@ -7,7 +7,7 @@ import os
 import pytest
 
 from benchmarks import startup
-from benchmarks.fresh import ProcessFailed
+from staxlab.measure.fresh_process import ProcessFailed
 
 
 class Runner:

@@ -156,7 +156,7 @@ def test_the_command_refuses_unknown_names(capsys):
 
 
 def test_a_process_that_dies_is_an_entry(monkeypatch, tmp_path):
-    from benchmarks import fresh
+    from staxlab.measure import fresh_process as fresh
 
     def dies(code, environment):
         raise fresh.ProcessFailed("ended with -4: illegal instruction")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 
-from staxlab.locate.agreement import Agreement, Difference
 from staxlab.locate.record import LAYERS, Check, Culprit, Location
+from staxlab.measure.agreement import Agreement, Difference
 from staxlab.provenance import SourceLocation
 from staxlab.view.location import ABSENT, BEHIND, RIGHT, WRONG, location_chart, states
 from tests.view.reading import check_page, read

@@ -1,4 +1,8 @@
-"""Fresh processes: run a snippet in a new interpreter and get the JSON it prints."""
+"""Fresh processes: run a snippet in a new interpreter and get the JSON it prints (Section 13.4).
+
+What a first call costs can be read once per process only: modules are loaded, thread pools started and caches filled by
+whatever ran before.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +14,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
+#: The directory that holds the package; in a checkout, its root.
+ROOT = Path(__file__).resolve().parents[2]
 
 
 class ProcessFailed(RuntimeError):
@@ -18,7 +23,7 @@ class ProcessFailed(RuntimeError):
 
 
 def run_python(code: str, environment: Mapping[str, str] | None = None) -> Any:
-    """Run ``code`` in a new process of this interpreter, from the repository's root; parse its last line as JSON.
+    """Run ``code`` in a new process of this interpreter, from :data:`ROOT`; parse its last line as JSON.
 
     Raises ProcessFailed when the process fails or prints no JSON.
     """

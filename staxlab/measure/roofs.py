@@ -1,24 +1,23 @@
-"""The bandwidth a case could have had, measured in the same readings as the case itself.
+"""The bandwidth a case could have had, measured in the same readings as the case itself (Section 13.2).
 
 A machine shared with others drifts, and how fast memory is depends on how much of it is walked over. So the probes of
-the roofline (``staxlab.measure.roofline_probes``) take turns with the peers, reading by reading, on buffers as large as
-the case's largest tensor, and a kernel is compared with the probes' readings of the same round. What a kernel reads and
-writes is weighed as :meth:`staxlab.measure.roofline.Roofline.limit` does: reading alone against the read-only probe, a
-copy against the copy with streaming stores, mixes between them.
+the roofline (:mod:`.roofline_probes`) take turns with the sides of a comparison, reading by reading, on buffers as
+large as the case's largest tensor, and a kernel is compared with the probes' readings of the same round. What a kernel
+reads and writes is weighed as :meth:`.roofline.Roofline.limit` does: reading alone against the read-only probe, a copy
+against the copy with streaming stores, mixes between them.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
-from benchmarks import deviations
-from staxlab.measure.roofline import Probe, Roofline
-from staxlab.measure.timing import Comparison, median, median_interval
+from .roofline import Ceiling, Point, Probe, Roofline
+from .timing import Comparison, median, median_interval, sample
 
 #: Ahead of a probe's name, among the sides of a comparison.
 PREFIX = "roof: "
@@ -36,6 +35,7 @@ class Roofs:
 
     nbytes: int
     probes: Sequence[Probe]
+    device: str = "cpu"
     readings: dict[str, list[float]] = field(default_factory=dict)
 
     @property
@@ -62,13 +62,13 @@ class Roofs:
 
     def _roof(self, seconds: dict[str, float]) -> Roofline:
         amounts = {probe.name: probe.amount for probe in self.probes}
-        return deviations.roof_of(seconds, amounts, arithmetic_peak())
+        return roof_of(seconds, amounts, arithmetic_peak(self.device))
 
     def share(self, rows: Sequence[Any], seconds: Sequence[float]) -> dict[str, Any] | None:
         """Which part of a side's time its kernels would take at the roof: the median over readings of the same round,
         and its interval (Proposition 13.2). None without readings."""
         count = min([len(seconds), *(len(s) for s in self.readings.values())])
-        shares = [deviations.seconds_at_roof(rows, self.reading(i)) / seconds[i] for i in range(count)]
+        shares = [seconds_at_roof(rows, self.reading(i)) / seconds[i] for i in range(count)]
         interval = median_interval(shares)
         return {"median": median(shares), "interval": interval.to_json()} if interval is not None else None
 
@@ -82,34 +82,46 @@ class Roofs:
         }
 
 
-def roofs_for(largest_bytes: int, device: str) -> Roofs | None:
-    """Probes for a case whose largest input is so large; None on a GPU, whose roof ``staxlab roofline --device cuda``
-    measures."""
-    if device != "cpu":
-        return None
-    from staxlab.measure.roofline_probes import cpu_probes
+def roofs_for(largest_bytes: int, device: str) -> Roofs:
+    """Probes for a case whose largest input is so large. OptionError for a GPU that is not there."""
+    from .roofline_probes import cpu_probes, cuda_probes
 
     nbytes = min(max(largest_bytes, LEAST_BYTES), MOST_BYTES)
-    probes, _ = cpu_probes(device, nbytes, True)
-    return Roofs(nbytes, [probe for probe in probes if probe.name in PROBES])
+    probes, _ = (cpu_probes if device == "cpu" else cuda_probes)(device, nbytes, True)
+    return Roofs(nbytes, [probe for probe in probes if probe.name in PROBES], device)
 
 
 @functools.cache
-def arithmetic_peak() -> float:
-    """Operations per second of the best of a few matrix products."""
-    from staxlab.measure.timing import sample
+def arithmetic_peak(device: str = "cpu") -> float:
+    """Operations per second of the best of a few matrix products of float32."""
+    order = 1024 if device == "cpu" else 4096
+    a, b, out = (torch.ones(order, order, device=device) for _ in range(3))
+    return 2 * order**3 / sample(lambda: torch.mm(a, b, out=out), readings=9, device=device).minimum
 
-    a, b, out = (torch.ones(1024, 1024) for _ in range(3))
-    return 2 * 1024**3 / sample(lambda: torch.mm(a, b, out=out), readings=9).minimum
+
+def seconds_at_roof(rows: Sequence[Any], roof: Roofline) -> float:
+    """Seconds operators or kernels (:class:`.bytes.TrafficRow`) take, one after the other, at the roof."""
+    total = 0.0
+    for row in rows:
+        if row.nbytes:
+            limit = roof.limit(Point(row.name, row.operations, row.nbytes, 1.0, row.bytes_read))
+            total += (row.nbytes if limit.kind == "bandwidth" else row.operations) / limit.value
+    return total
 
 
-@functools.cache
-def fault_seconds() -> float:
-    """Seconds per page fault on this machine, measured once per process."""
-    return deviations.seconds_per_fault()
+def without_streaming(roof: Roofline) -> Roofline:
+    """The roof over kernels with ordinary stores."""
+    return Roofline(tuple(c for c in roof.ceilings if not c.name.startswith("streaming")))
+
+
+def roof_of(seconds: Mapping[str, float], nbytes: Mapping[str, float], peak: float | None) -> Roofline:
+    """A roof from the times of bandwidth probes, and the arithmetic peak in operations/s if known."""
+    ceilings = [Ceiling(name, "bandwidth", nbytes[name] / t) for name, t in seconds.items()]
+    if peak is not None:
+        ceilings.append(Ceiling("matmul", "throughput", peak))
+    return Roofline(tuple(ceilings))
 
 
 def clear() -> None:
     """Forget what was measured once per process."""
     arithmetic_peak.cache_clear()
-    fault_seconds.cache_clear()

@@ -40,9 +40,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from ..capture.graph import Node, TensorMeta
 from ..capture.module import GraphModule, Interpreter
 from ..loops.enclosure import ULPS
-from ..measure.rounding import gamma, unit_roundoff
 from ..operators.basis import is_random, is_view, written_arguments
 from ..operators.structure import flatten, rebuild
+from .rounding import composed_units, expected_height, gamma, stored_apart, unit_roundoff
 
 #: Runs with deliberate errors; the bound is the largest deviation among them, :data:`SAFETY` times.
 RUNS = 6
@@ -168,7 +168,7 @@ def _widened(
     real = torch.empty((), dtype=dtype).real.dtype if dtype.is_complex else dtype
     info = torch.finfo(real)
     size = value.abs().double()
-    own = 2 * unit_roundoff(real) * size + 4 * info.smallest_normal * info.eps
+    own = stored_apart(size, real)
     bound = SAFETY * deviation + torch.where(size.isfinite(), own, 0.0)
     return torch.where(size.isfinite() & (size > info.max / 2), math.nan, bound)
 
@@ -292,7 +292,7 @@ class _Arithmetic(TorchDispatchMode):
             return result
         if linear:
             terms = _terms(name, args, size, smallest)
-            height = min(terms, max(math.ceil(2 * math.sqrt(terms)), self.height))
+            height = expected_height(terms, self.height)
             return self._off(func, args, kwargs, result, self.unit, gamma(height, self._accumulate()), magnitudes)
         if size <= smallest and not _reduces(name):
             units = ULPS.get(name, 0) + POINTWISE_UNITS
@@ -300,7 +300,7 @@ class _Arithmetic(TorchDispatchMode):
             room = None if plain else rebuild(result, [_room(leaf, tensors) for leaf in leaves])
             return self._off(func, args, kwargs, result, units * self.unit, units * self.unit, room)
         count = max(size // max(smallest, 1), *(max(x.shape, default=1) for x in tensors), 1)
-        units = (2 * math.sqrt(count) + 4) * min(self.unit, unit_roundoff("float32"))
+        units = composed_units(count) * min(self.unit, unit_roundoff("float32"))
         if not written_arguments(func, args, kwargs):
             result = func(*self._moved(args, units), **self._moved(kwargs, units))
         return self._off(func, args, kwargs, result, units + self.unit)

@@ -9,8 +9,8 @@ import torch
 import torch.nn.functional as F
 
 import staxlab
-from staxlab.locate.agreement import compare
-from staxlab.locate.bounds import SAFETY, bounds_of
+from staxlab.measure.agreement import compare
+from staxlab.measure.program_bounds import SAFETY, bounds_of
 from staxlab.measure.rounding import gamma, unit_roundoff
 from tests.locate.faults import numbers
 from tests.locate.programs import cancelling

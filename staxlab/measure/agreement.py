@@ -1,8 +1,8 @@
 """Whether two runs of a program agree (Section 11.4): bit for bit, or in units of the bound of each element.
 
 Runs that call the same operators have to agree bit for bit, NaN being NaN. Others may differ by what rounding allows
-for the very data at hand (:mod:`.bounds`); the largest difference is told in units of its bound, so that 1 is the limit
-whatever the scale or the condition of the values. NaN and infinities have to be where they are.
+for the very data at hand (:mod:`.tolerance` chooses it); the largest difference is told in units of its bound, so that
+1 is the limit whatever the scale or the condition of the values. NaN and infinities have to be where they are.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from ..measure.rounding import unit_roundoff
+from .rounding import unit_roundoff
 
 
 @dataclass(frozen=True)
