@@ -83,10 +83,13 @@ __all__ = [
 _LOADED_LATER = {
     "BlockMask": ".attention.block_mask",
     "Buckets": ".shapes.bucketing",
+    "Dim": ".exporting",
     "bucketed": ".shapes.bucketed",
     "create_block_mask": ".attention.block_mask",
+    "export": ".exporting",
     "hvp": ".derivatives",
     "jvp": ".derivatives",
+    "load_exported": ".exporting",
     "locate_error": ".locate",
     "omni_attention": ".attention.omni",
     "register_lowering": ".loops.lowering",

@@ -45,7 +45,7 @@ ORDER: tuple[tuple[str, ...], ...] = (
     ("staxlab.fallbacks", "staxlab.remarks", "staxlab.restoring"),
     ("staxlab.backends",),
     ("staxlab.pipeline",),
-    ("staxlab.api",),
+    ("staxlab.api", "staxlab.exporting"),
     ("staxlab.derivatives",),
     ("staxlab.locate",),
     ("staxlab.view",),
