@@ -78,7 +78,9 @@ class ShapeArithmetic:
         return size if multiple_of == 1 else self._apply(operator.floordiv, size, multiple_of)
 
     def _apply(self, operation: Callable, left: Any, right: Any) -> Any:
-        return left if operation is operator.mul and right == 1 else self._make(operation, (left, right), operation.__name__)
+        if operation is operator.mul and right == 1:
+            return left
+        return self._make(operation, (left, right), operation.__name__)
 
     def _make(self, target: Callable, args: tuple, name: str) -> Node:
         """A node right behind the placeholders, where every input still has the shape it came with."""

@@ -79,7 +79,8 @@ def suggestions(violated: list[Adjudication], dims: Mapping[str, Dim], hints: Ma
         if _multiples(a, dims):
             continue
         if around is None:
-            lines[f"    leave {name} out of dims: it is then {hints[name] * dims[name].multiple_of} at every call"] = None
+            size = hints[name] * dims[name].multiple_of
+            lines[f"    leave {name} out of dims: it is then {size} at every call"] = None
             continue
         low, high = narrowed.get(name, (-math.inf, math.inf))
         narrowed[name] = (max(low, around[0]), min(high, around[1]))
