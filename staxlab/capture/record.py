@@ -9,7 +9,7 @@ every call.
 from __future__ import annotations
 
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -107,6 +107,15 @@ def compile_rebuild(spec: Any) -> Callable[..., Any]:
     raise TypeError(f"unknown output specification {spec!r}")
 
 
+def uses_of_shapes(
+    graph: Graph, shape_reads: Iterable[ShapeRead], kind_reads: Iterable[Node], environment: Environment
+) -> tuple[ShapeUse, ...]:
+    """Where something about shapes became a constant of a graph recorded in this environment."""
+    codes = [value for value in environment.expected if isinstance(value, types.CodeType)]
+    identities_count = "id" in environment.names or any(map(compares_identities, codes))
+    return tuple(shape_uses(graph, shape_reads, kind_reads, identities_count))
+
+
 @dataclass(eq=False)
 class Capture:
     """A recorded function (Section 3).
@@ -179,9 +188,7 @@ class Capture:
     @property
     def shape_uses(self) -> tuple[ShapeUse, ...]:
         """Where something about shapes became a constant of the graph (gamma_s in dynamic mode)."""
-        codes = [value for value in self.environment.expected if isinstance(value, types.CodeType)]
-        identities_count = "id" in self.environment.names or any(map(compares_identities, codes))
-        return tuple(shape_uses(self.graph, self.shape_reads, self.kind_reads, identities_count))
+        return uses_of_shapes(self.graph, self.shape_reads, self.kind_reads, self.environment)
 
     @property
     def pinned(self) -> tuple[int, ...]:

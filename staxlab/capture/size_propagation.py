@@ -80,8 +80,19 @@ class Propagation:
             else:
                 with self.mode, torch.no_grad():
                     self.values[needed] = interpreter.run_node(needed)
+                self._name_sizes(needed)
                 self.assumed += [(relation, needed) for relation in self._assumptions()]
         return self.values[node]
+
+    def _name_sizes(self, node: Node) -> None:
+        """Symbols of ours for the sizes that the operation of ``node`` has made up: those that depend on data."""
+        value = self.values[node]
+        if not isinstance(value, torch.Tensor) or not isinstance(node.val, TensorMeta):
+            return
+        for dimension, extent in enumerate(value.shape):
+            term = None if type(extent) is int else extent.node.expr
+            if term is not None and term.is_Symbol and term not in self.symbols:
+                self.symbols[term] = self.owner.data_dependent(node, dimension)
 
     def _order(self) -> dict[Node, int]:
         return {node: position for position, node in enumerate(self.owner.graph)}

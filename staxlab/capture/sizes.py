@@ -16,8 +16,9 @@ from __future__ import annotations
 
 import builtins
 import contextlib
+import math
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,9 +26,13 @@ import torch
 
 from ..loops.expressions import Expr, FloorDivision, Symbol
 from ..provenance import SourceLocation
+from ..shapes.assertions import assert_stated
 from ..shapes.environment import LEAST_SYMBOLIC, ShapeEnvironment, ShapeGuard, SizeSource
 from ..shapes.integer import is_symbolic, number
+from ..shapes.relations import COMPARISONS, Relation
+from .gates import DataGate, backward_slice
 from .graph import Graph, Node, TensorMeta
+from .shape_use import ShapeUse
 
 #: What may be asked about a shape and answered symbolically; the rest (strides, layouts, ``len``) is a plain number.
 ANSWERED = frozenset({"shape", "size", "numel", "nelement", "sym_size", "sym_numel"})
@@ -50,6 +55,7 @@ class ShapeArithmetic:
         self.graph = graph
         self.places = places  # placeholder, dimension, and how many make one of what the symbol counts
         self._nodes: dict[Any, Node] = {}
+        self._late: set[Node] = set()
 
     def __call__(self, expression: Expr) -> Node | int:
         """The node whose value the expression is; a number if it is constant."""
@@ -83,15 +89,20 @@ class ShapeArithmetic:
         return self._make(operation, (left, right), operation.__name__)
 
     def _make(self, target: Callable, args: tuple, name: str) -> Node:
-        """A node right behind the placeholders, where every input still has the shape it came with."""
+        """A node right behind the placeholders, where every input still has the shape it came with; one that reads
+        the size of another value stands at the end of what has been recorded."""
         key = (target, args)
         if key not in self._nodes:
             values = [a.val if isinstance(a, Node) else a for a in args]
             value = torch.Size(values[0].shape) if target is builtins.getattr else target(*values)
             own = set(self._nodes.values())
             anchor = next((n for n in self.graph if n.op != "placeholder" and n not in own), None)
+            if any(isinstance(a, Node) and (a in self._late or (a.op != "placeholder" and a not in own)) for a in args):
+                anchor = None
             with self.graph.inserting_before(anchor) if anchor is not None else contextlib.nullcontext():
                 self._nodes[key] = self.graph.create("call_function", target, args, {}, name=name, val=value)
+            if anchor is None:
+                self._late.add(self._nodes[key])
         return self._nodes[key]
 
 
@@ -110,7 +121,49 @@ class Sizes:
         self.known: dict[Node, tuple[Expr, ...] | None] = {}
         self.places: dict[Symbol, tuple[Node, int, int]] = {}  # placeholder, dimension, multiple_of
         self.arithmetic = ShapeArithmetic(graph, self.places)
+        self.held: dict[Node, DataGate] = {}  # sizes that depend on data, and the gates they would be
+        self.gated: set[Node] = set()
+        self.environment.gate = lambda symbol: self.gated.add(self.places[symbol][0])
+        self.environment.state = self._state
         self._propagation: Any = None
+
+    # -- sizes that depend on data (Section 10.5) --------------------------------------------------------------------
+
+    def hold(self, gate: DataGate) -> bool:
+        """A tensor whose size depends on data: a symbol without a hint, and no gate unless something turns out to need
+        the number. False if the value is no single tensor."""
+        if not isinstance(gate.node.val, TensorMeta):
+            return False
+        self.held[gate.node] = gate
+        return True
+
+    def data_dependent(self, node: Node, dimension: int) -> Expr:
+        """A symbol for a size that only running tells."""
+        source = self.of(node.inputs[0]) if node.inputs else None
+        known = source is not None and all(e.is_constant for e in source)
+        upper = math.prod(map(int, source)) if known else math.inf
+        name = f"u{len(self.environment.data_dependent)}"
+        symbol = self.environment.symbol(name, node.val.shape[dimension], 0, upper)
+        self.environment.data_dependent.add(symbol)
+        self.environment.open.add(symbol)
+        self.places[symbol] = (node, dimension, 1)
+        return Expr.of(symbol)
+
+    def _state(self, relation: Relation, error: type, message: str) -> None:
+        sides = [self.arithmetic(side) for side in (relation.left, relation.right)]
+        compare = COMPARISONS[relation.comparison]
+        value = compare(*(s.val if isinstance(s, Node) else s for s in sides))
+        where = self.environment.where()
+        compared = self.graph.call_function(compare, tuple(sides), val=value, location=where)
+        self.graph.call_function(assert_stated, (compared, error.__name__, message), val=None, location=where)
+
+    def gates(self, others: Iterable[DataGate], uses: Iterable[ShapeUse]) -> tuple[DataGate, ...]:
+        """All data gates in the order of the graph: ``others``, and of the sizes held back those whose number got into
+        the graph after all."""
+        needed = self.gated | set(backward_slice([use.node for use in uses]))
+        order = {node: position for position, node in enumerate(self.graph)}
+        kept = [gate for node, gate in self.held.items() if node in needed]
+        return tuple(sorted([*others, *kept], key=lambda gate: order[gate.node]))
 
     # -- what sizes are ----------------------------------------------------------------------------------------------
 
@@ -185,5 +238,7 @@ class Sizes:
             self.propagate()
         positions = {node: position for position, node in enumerate(self.graph.placeholders)}
         for symbol, (node, dimension, multiple_of) in self.places.items():
+            if node not in positions:
+                continue
             self.environment.sources[symbol] = [SizeSource(positions[node], dimension, node.name, multiple_of)]
         return ShapeGuard.of(self.environment)

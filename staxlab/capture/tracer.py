@@ -45,7 +45,7 @@ from .module import GraphModule
 from .outside import Outside, PythonEffect
 from .proxy import Proxy, Symbol, SymbolTable
 from .python_state import PythonState
-from .record import Capture, Input, ShapeRead
+from .record import Capture, Input, ShapeRead, uses_of_shapes
 from .sizes import Declared, Sizes
 from .spelling import Frame, property_access, spell, tensor_methods
 from .subscripts import subscript_error
@@ -132,8 +132,7 @@ class Tracer(TorchFunctionMode):
         self.detached: dict[Node, Node] = {}
         self.caught: tuple[Exception, SourceLocation | None] | None = None
         self.refusal: StaxError | None = None
-        self.frame: Frame | None = None
-        self.inside = False  # a call of PyTorch's
+        self.frame, self.inside = None, False  # the user's frame, and whether a call of PyTorch's is being looked at
         self.environment = Environment()
         self._free_by_id: dict[int, tuple[Place, torch.Tensor]] = {}
         self._first_argument: Node | None = None
@@ -197,6 +196,9 @@ class Tracer(TorchFunctionMode):
             what = "has Python side effects, which happen only while it is traced"
             warn_user(f"{name_of(self.fn)!r} {what}: {seen}", SideEffectWarning)
         module = GraphModule(self.graph)
+        if self.sizes is not None:
+            uses = uses_of_shapes(self.graph, self.shape_reads, self.kind_reads, self.environment)
+            self.gates = self.sizes.gates(self.gates, uses)
         return Capture(
             name=name_of(self.fn),
             module=module,
@@ -286,8 +288,7 @@ class Tracer(TorchFunctionMode):
     def _check_after(self, random_state: RandomState, python_state: PythonState) -> None:
         if self.refusal is not None:
             raise self.refusal  # the user's code caught our refusal and went on
-        refusal = self.watcher.refusal or self.outside.refusal or self.books.refusal
-        if refusal is not None:
+        if refusal := self.watcher.refusal or self.outside.refusal or self.books.refusal:
             raise refusal
         self._check_not_caught()
         self.watcher.check_random_state()
@@ -302,7 +303,6 @@ class Tracer(TorchFunctionMode):
 
     def _finish(self, result: Any) -> Any:
         flat: dict[Node, int] = {}
-
         returned: list[Family] = []
 
         def position(tensor: torch.Tensor) -> int:
@@ -365,7 +365,8 @@ class Tracer(TorchFunctionMode):
         if name in classify.METADATA_CALLS or (name == "type" and len(args) == 1 and not kwargs):
             return self._metadata(func, name, args, kwargs)
         if name in classify.FORMATTING:
-            self._needs_value(args[0])
+            if isinstance(args[0], Proxy):
+                raise symbolic("the data of a tensor")
             self.effects.append(
                 PythonEffect("a tensor was turned into text (print, f-string, repr)", self.frame.location)
             )
@@ -432,14 +433,11 @@ class Tracer(TorchFunctionMode):
 
     def _ask(self, tensor: torch.Tensor, kind: str) -> Any:
         """A data gate: Python wants a plain value."""
-        self._needs_value(tensor)
+        if isinstance(tensor, Proxy):
+            raise symbolic("the data of a tensor")
         value = self._run(KINDS[kind], (tensor,), {}, CallFacts())
         self.gates.append(DataGate(self._node_of(tensor), kind, value, self.frame.location))
         return value
-
-    def _needs_value(self, tensor: Any) -> None:
-        if isinstance(tensor, Proxy):
-            raise symbolic("the data of a tensor")
 
     def _record(self, func: Any, name: str, args: tuple, kwargs: dict) -> Any:
         """An operation: append a node, run it on the sample, and remember which tensors it made."""
@@ -499,7 +497,9 @@ class Tracer(TorchFunctionMode):
             node.meta["val"] = self.books.described(value)
         if contains_tensor(value):
             if facts.dynamic_shape or facts.reads_data:
-                self.gates.append(DataGate(node, "shape", KINDS["shape"](value), self.frame.location))
+                gate = DataGate(node, "shape", KINDS["shape"](value), self.frame.location)
+                if self.sizes is None or facts.reads_data or not self.sizes.hold(gate):
+                    self.gates.append(gate)
         elif value is not None:
             check_plain(func, value)
             self.gates.append(DataGate(node, "value", value, self.frame.location))

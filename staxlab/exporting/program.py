@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,13 +18,10 @@ from ..loops.expressions import Symbol
 from ..options import Options
 from ..shapes.assertions import assert_dim_multiple, assert_dim_range, assert_dims_equal, assert_shape_guard
 from ..shapes.environment import ShapeGuard
+from ..shapes.relations import COMPARISONS
 from ..specialize.structure import Parameters, argument_leaves
 from .adjudication import KEPT, Adjudication, adjudicate, require
 from .dimension import Dim, declarations
-
-COMPARISONS = {
-    "==": operator.eq, "!=": operator.ne, "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge,
-}  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -166,7 +166,8 @@ def _from_text(text: dict[str, Any], tensors: dict[str, torch.Tensor]) -> Export
             raise ValueError(f"a node of kind {op!r}")
         found = _target(target) if op.startswith("call_") else target
         made[name] = graph.create(op, found, value(args), value(kwargs), name=name, location=_location(location))
-        made[name].meta["val"] = _meta(meta)
+        if (described := _meta(meta)) is not None:
+            made[name].meta["val"] = described
     graph.check()
     dims = {row[0]: Dim(*row) for row in text["dims"]}
     nothing = Relation(Expr.of(0), "==", Expr.of(0))

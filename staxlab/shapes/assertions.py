@@ -6,6 +6,8 @@ Each raises ConstraintError with the sizes it found.
 
 from __future__ import annotations
 
+import builtins
+
 import torch
 
 from ..errors import ConstraintError
@@ -48,6 +50,13 @@ def assert_shape_guard(value: bool, expected: bool, text: str) -> None:
             f"the sizes of this call do not satisfy {text}, which the exported program relies on",
             remedy="export again with a sample of such sizes, or call the function itself",
         )
+
+
+def assert_stated(value: bool, error: str, message: str) -> None:
+    """What the program states about a size that depends on data (``torch._check``): the exception is the program's."""
+    if not value:
+        kind = getattr(builtins, error, None)
+        raise (kind if isinstance(kind, type) and issubclass(kind, Exception) else RuntimeError)(message)
 
 
 def range_text(name: str, lower: float, upper: float) -> str:

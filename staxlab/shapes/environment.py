@@ -62,6 +62,12 @@ class ShapeEnvironment:
     sources: dict[Symbol, list[SizeSource]] = field(default_factory=dict)
     decisions: list[ShapeDecision] = field(default_factory=list)
     implied: list[ShapeDecision] = field(default_factory=list)  # what the ranges alone answered
+    open: set[Symbol] = field(default_factory=set)  # sizes that depend on data
+    data_dependent: set[Symbol] = field(default_factory=set)  # and those that have been
+    facts: dict[Symbol, tuple[Bound, Bound]] = field(default_factory=dict)  # their ranges, as the program has stated
+    stated: list[Relation] = field(default_factory=list)
+    gate: Callable[[Symbol], None] = lambda symbol: None
+    state: Callable[[Relation, type, str], None] = lambda relation, error, message: None
 
     def symbol(
         self, name: str, hint: int, lower: Bound = LEAST_SYMBOLIC, upper: Bound = math.inf,
@@ -82,8 +88,20 @@ class ShapeEnvironment:
 
     def ask(self, relation: Relation, text: str = "", *, node: Any = None) -> bool:
         """The truth of a relation. Unless its symbols' ranges settle it, the answer of the sample, kept as a decision.
-        ``node`` is the operation that takes it for granted, if it is not the program's code that asks."""
-        known = relation.decide()
+        ``node`` is the operation that takes it for granted, if it is not the program's code that asks.
+
+        A size that depends on data has a value on the sample that says nothing of the next call. Where its range and
+        what the program has stated do not settle the question (Proposition 10.4), the number becomes a data gate:
+        versions differ by it, as they do without dynamic mode.
+        """
+        known = self.known(relation)
+        if known is None and relation.symbols & self.open:
+            for symbol in relation.symbols & self.open:
+                self.open.discard(symbol)
+                self.gate(symbol)
+        if (relation.symbols & self.data_dependent) - self.open:
+            relation = self._on_the_sample(relation)
+            known = self.known(relation) if known is None else known
         answer = relation.holds({s.name: value for s, value in self.hints.items()}) if known is None else known
         where = self.where() if node is None else node.location
         decision = ShapeDecision(relation if answer else relation.negated(), where, text, node is not None)
@@ -92,6 +110,37 @@ class ShapeEnvironment:
         if not settled and all(earlier.relation != decision.relation for earlier in kept):
             kept.append(decision)
         return answer
+
+    def known(self, relation: Relation) -> bool | None:
+        """What ranges and statements say of a relation; None if they leave it open."""
+        if relation in self.stated:
+            return True
+        if relation.negated() in self.stated:
+            return False
+        return relation.over(self.facts).decide()
+
+    def is_open(self, relation: Relation) -> bool:
+        """Whether a relation depends on data and nothing known settles it."""
+        return bool(relation.symbols & self.open) and self.known(relation) is None
+
+    def assume(self, relation: Relation, error: type, message: str) -> bool:
+        """The program states a relation (``torch._check``): from now on it is known, and every call checks it. False
+        if it does not hold on the sample."""
+        if not relation.holds({symbol.name: value for symbol, value in self.hints.items()}):
+            return False
+        self.stated.append(relation)
+        interval = relation.solutions()
+        if interval is not None:
+            (symbol,) = relation.symbols
+            low, high = self.facts.get(symbol, (symbol.lower, symbol.upper))
+            self.facts[symbol] = (max(low, interval[0]), min(high, interval[1]))
+        self.state(relation, error, message)
+        return True
+
+    def _on_the_sample(self, relation: Relation) -> Relation:
+        """A relation with gated sizes as the numbers that their gates hold them to."""
+        gated = {s: Expr.of(self.hints[s]) for s in relation.symbols if s in self.data_dependent and s not in self.open}
+        return Relation.of(relation.left.substitute(gated), relation.comparison, relation.right.substitute(gated))
 
     def specialize(self, expression: Expr, text: str = "") -> int:
         """The value on the sample, on which the recording relies from now on."""
@@ -121,7 +170,8 @@ class ShapeGuard:
         decisions = tuple(environment.decisions)
         asked = (*decisions, *environment.implied)
         used = frozenset().union(*(decision.relation.symbols for decision in asked))
-        sources = tuple((symbol, environment.sources[symbol][0]) for symbol in environment.hints if symbol in used)
+        held = (symbol for symbol in environment.sources if symbol in used)
+        sources = tuple((symbol, environment.sources[symbol][0]) for symbol in held)
         lines = ["def check(inputs):"]
         for symbol, place in sources:
             read = str(replace(place, name=f"inputs[{place.position}]"))
@@ -149,3 +199,8 @@ class ShapeGuard:
     def __str__(self) -> str:
         places = ", ".join(f"{symbol.name} = {place}" for symbol, place in self.sources)
         return "\n".join([f"shape guard over {places}:", *(f"    {decision}" for decision in self.decisions)])
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
+        from ..view import mimebundle
+
+        return mimebundle(self)

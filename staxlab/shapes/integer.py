@@ -13,6 +13,7 @@ unread, where they would ask any other object for its value at once.
 from __future__ import annotations
 
 import operator
+import sys
 from typing import Any
 
 import torch
@@ -46,6 +47,71 @@ class _Specialized:
         return False
 
     is_bool = is_constant = is_float
+
+
+class _Condition:
+    """What PyTorch's own code finds in a condition: ``torch._check`` states it, everything else asks."""
+
+    def __init__(self, condition: SymbolicBoolean):
+        self.condition = condition
+
+    def expect_true(self, *_: Any) -> bool:
+        """Called by ``torch._check`` and its kin, whose frame has the exception and the message of the program."""
+        given = sys._getframe(2).f_locals
+        error, message = given.get("error_type", RuntimeError), given.get("message")
+        text = str(message()) if callable(message) else f"Expected {self.condition.relation}"
+        return self.condition.environment.assume(self.condition.relation, error, text)
+
+    def guard_bool(self, *_: Any) -> bool:
+        return bool(self.condition)
+
+    bool_ = guard_size_oblivious = guard_bool
+
+    def is_bool(self) -> bool:
+        return True
+
+
+class SymbolicBoolean(torch.SymBool):
+    """A comparison that depends on data and that nothing known settles: to be stated with ``torch._check``, or decided
+    by whoever needs to know, which makes the size a data gate."""
+
+    def __init__(self, relation: Relation, environment: ShapeEnvironment):
+        self.relation = relation
+        self.environment = environment
+        self.node = _Condition(self)
+
+    def __bool__(self) -> bool:
+        return self.environment.ask(self.relation)
+
+    def __int__(self) -> int:
+        return int(bool(self))
+
+    __index__ = __int__
+
+    def __and__(self, other: Any) -> Any:
+        return bool(self) & other
+
+    def __or__(self, other: Any) -> Any:
+        return bool(self) | other
+
+    __rand__, __ror__ = __and__, __or__
+
+    def __xor__(self, other: Any) -> Any:
+        return bool(self) ^ other
+
+    def __invert__(self) -> Any:
+        return ~int(self)
+
+    def __eq__(self, other: Any) -> Any:
+        return bool(self) == other
+
+    def __hash__(self) -> int:
+        return hash(bool(self))
+
+    def __repr__(self) -> str:
+        return repr(bool(self))
+
+    __str__ = __repr__
 
 
 class SymbolicInteger(torch.SymInt):
@@ -148,7 +214,10 @@ class SymbolicInteger(torch.SymInt):
             if not isinstance(other, float):
                 return NotImplemented
             return getattr(operator, _NAMES[comparison])(int(self), other)
-        return self.environment.ask(Relation.of(self.expression, comparison, expression))
+        relation = Relation.of(self.expression, comparison, expression)
+        if self.environment.is_open(relation):
+            return SymbolicBoolean(relation, self.environment)
+        return self.environment.ask(relation)
 
     def __eq__(self, other: Any) -> Any:
         return self._ask("==", other)

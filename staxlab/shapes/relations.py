@@ -12,6 +12,7 @@ is true of it by algebra alone.
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -19,6 +20,9 @@ from ..loops.expressions import Bound, Expr, Interval, Like, Symbol
 
 #: The comparison that holds where the other does not.
 NEGATION = {"==": "!=", "!=": "==", "<": ">=", ">=": "<", ">": "<=", "<=": ">"}
+COMPARISONS = {
+    "==": operator.eq, "!=": operator.ne, "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge,
+}  # fmt: skip
 _SWAPPED = {"==": "==", "!=": "!=", "<": ">", ">": "<", "<=": ">=", ">=": "<="}
 
 #: Ranges of at most so many values are looked through one by one where intervals leave a relation open.
@@ -97,6 +101,18 @@ class Relation:
         while high < symbol.upper and high - hint < ENUMERATED and self.holds({symbol.name: high + 1}):
             high += 1
         return (low, high)
+
+    def solutions(self) -> tuple[Bound, Bound] | None:
+        """All solutions of a linear relation in one symbol, where they are an interval; else None."""
+        if len(self.symbols) != 1 or self.comparison == "!=":
+            return None
+        (symbol,) = self.symbols
+        return self._linear(symbol)
+
+    def over(self, ranges: Mapping[Symbol, tuple[Bound, Bound]]) -> Relation:
+        """The same relation with other ranges for some of its symbols."""
+        narrowed = {s: Expr.of(Symbol(s.name, *ranges[s])) for s in self.symbols if s in ranges}
+        return Relation(self.left.substitute(narrowed), self.comparison, self.right.substitute(narrowed))
 
     def _linear(self, symbol: Symbol) -> tuple[Bound, Bound] | None:
         """Of ``a*n + b comparison 0``: the interval of solutions; for ``!=`` the point that is none, twice."""

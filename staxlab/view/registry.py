@@ -125,6 +125,9 @@ RENDERERS: dict[str, str] = {
     "Delegated": "backends",
     "BirthdayBound": "birthday",
     "VersionHistory": "version_counts",
+    "ShapeGuard": "shape_guard",
+    "RangeAnswers": "range_answers",
+    "ExportedProgram": "exported",
     "Compilation": "explorer",
 }
 
