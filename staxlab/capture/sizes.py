@@ -221,7 +221,9 @@ class Sizes:
         """A leaf of a call's arguments as its node has it: sizes are the nodes that compute them."""
         if isinstance(leaf, torch.Size) and any(map(is_symbolic, leaf)):
             return tuple(map(self.as_argument, leaf))
-        return self.arithmetic(leaf.expression) if is_symbolic(leaf) else leaf
+        if not is_symbolic(leaf):
+            return leaf
+        return self.arithmetic(leaf.expression) if leaf.environment is self.environment else int(leaf)
 
     # -- the end -----------------------------------------------------------------------------------------------------
 

@@ -30,7 +30,7 @@ from torch.overrides import TorchFunctionMode
 from ..errors import CaptureError, SideEffectWarning, StaxError, SubscriptError
 from ..options import Options
 from ..provenance import SourceLocation, user_location, warn_user
-from ..shapes.integer import hinted
+from ..shapes.integer import hinted, plain
 from ..specialize.ambient import read_ambient, recording
 from ..specialize.free_variables import Environment, Place, argument_roots, collect
 from ..specialize.signature import aliasing
@@ -457,9 +457,9 @@ class Tracer(TorchFunctionMode):
         sample = (args, kwargs) if self.sizes is None else map_leaves((args, kwargs), hinted)
         value = self._value(func, *sample, tensors, facts)
         if value is NotImplemented or (not tensors and not contains_tensor(value)):
+            map_leaves((args, kwargs), plain)  # an answer about sizes (torch.sym_max) is of these alone
             return value  # `x == None`, or a question about no tensor at all, such as torch.promote_types
         check_result(func, value)
-        given = args
         op, target, args, kwargs = spell(func, args, kwargs, self.frame)
         aliases = shares_storage(value, tensors)
         recording_off = self.ambient.grad_mode and not grad
@@ -491,7 +491,7 @@ class Tracer(TorchFunctionMode):
         if aliases:
             node.meta["aliases"] = True
         if facts.mutates:
-            self.books.write(written(name, value, given, tensors), requires_grad=requires_grad)
+            self.books.write(written(name, value, sample[0], tensors), requires_grad=requires_grad)
         self._remember(value, node, (), requires_grad, facts, name, tensors)
         if value is not None:
             node.meta["val"] = self.books.described(value)

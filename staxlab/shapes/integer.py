@@ -16,12 +16,15 @@ import operator
 import sys
 from typing import Any
 
+import numpy
 import torch
 
 from ..loops.expressions import Expr
 from .environment import ShapeEnvironment
 from .relations import Relation
 
+#: What an integer calculates with. Of an ``int`` of another type (an ``IntEnum``) and the others, it takes the number.
+_NUMBERS = (int, float, complex)
 _NAMES = {"==": "eq", "!=": "ne", "<": "lt", "<=": "le", ">": "gt", ">=": "ge"}
 
 
@@ -46,7 +49,7 @@ class _Specialized:
     def is_float(self) -> bool:
         return False
 
-    is_bool = is_constant = is_float
+    is_bool = is_constant = is_nested_int = is_float
 
 
 class _Condition:
@@ -137,9 +140,9 @@ class SymbolicInteger(torch.SymInt):
     # -- arithmetic that stays symbolic ----------------------------------------------------------------------------
 
     def _combine(self, other: Any, operation: Any, reflected: bool = False) -> Any:
-        expression = _expression(other)
+        expression = _expression(other, self.environment)
         if expression is None:
-            if not isinstance(other, (float, complex)):
+            if not isinstance(other, _NUMBERS):
                 return NotImplemented
             return operation(other, int(self)) if reflected else operation(int(self), other)
         left, right = (expression, self.expression) if reflected else (self.expression, expression)
@@ -173,7 +176,7 @@ class SymbolicInteger(torch.SymInt):
         return self if self >= 0 else -self
 
     def _divide(self, other: Any, operation: Any, reflected: bool) -> Any:
-        divisor = self.expression if reflected else _expression(other)
+        divisor = self.expression if reflected else _expression(other, self.environment)
         if divisor is None:
             return self._combine(other, operation)
         if self.environment.ask(Relation.of(divisor, "==", 0), "the divisor"):
@@ -204,14 +207,16 @@ class SymbolicInteger(torch.SymInt):
             for _ in range(other):
                 result = self * result
             return result
+        if isinstance(other, torch.Tensor):
+            return NotImplemented
         return pow(int(self), _plain(other), _plain(modulus))
 
     # -- decisions -------------------------------------------------------------------------------------------------
 
     def _ask(self, comparison: str, other: Any) -> Any:
-        expression = _expression(other)
+        expression = _expression(other, self.environment)
         if expression is None:
-            if not isinstance(other, float):
+            if not isinstance(other, _NUMBERS):
                 return NotImplemented
             return getattr(operator, _NAMES[comparison])(int(self), other)
         relation = Relation.of(self.expression, comparison, expression)
@@ -256,6 +261,9 @@ class SymbolicInteger(torch.SymInt):
     def __complex__(self) -> complex:
         return complex(int(self))
 
+    def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
+        return numpy.array(int(self), dtype=dtype)  # without it NumPy makes arrays of objects
+
     def __hash__(self) -> int:
         return hash(int(self))
 
@@ -286,6 +294,8 @@ class SymbolicInteger(torch.SymInt):
 
 def _forward(name: str) -> Any:
     def method(self: SymbolicInteger, *others: Any) -> Any:
+        if others and isinstance(others[0], torch.Tensor):
+            return NotImplemented  # the tensor's operation takes a size as it is
         return getattr(operator, name)(int(self), *map(_plain, others))
 
     return method
@@ -293,7 +303,7 @@ def _forward(name: str) -> Any:
 
 def _reflect(name: str) -> Any:
     def method(self: SymbolicInteger, other: Any) -> Any:
-        if not isinstance(other, (int, float, complex)):
+        if not isinstance(other, _NUMBERS):
             return NotImplemented
         return getattr(operator, name)(_plain(other), int(self))
 
@@ -317,9 +327,12 @@ def number(expression: Expr, environment: ShapeEnvironment) -> SymbolicInteger |
     return int(expression) if expression.is_constant else SymbolicInteger(expression, environment)
 
 
-def _expression(value: Any) -> Expr | None:
+def _expression(value: Any, environment: ShapeEnvironment) -> Expr | None:
+    """``value`` in a calculation of ``environment``; None if it is no integer, or one with operations of its own. A
+    size of another recording, which a cache of the program's may have kept, is the number it was there: its symbols
+    mean something else here."""
     if type(value) is SymbolicInteger:
-        return value.expression
+        return value.expression if value.environment is environment else Expr.of(int(value))
     return Expr.of(int(value)) if type(value) in (int, bool) else None
 
 
