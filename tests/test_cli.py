@@ -287,7 +287,7 @@ def test_cache_reports_and_empties_itself_alone(capsys, cache_dir):
     (cache_dir / "photos").mkdir()
     run(capsys, "explain", "-c", "torch.ones(3) + 41.5", "--stage", "schedule")
     status, full, _ = run(capsys, "cache", "info")
-    entries = int(re.fullmatch(rf"{cache_dir}: (\d+) entries, [\d.]+ MB\n", full).group(1))
+    entries = int(re.fullmatch(rf"{cache_dir}: (\d+) entries, [\d.]+ MiB\n", full).group(1))
     assert status == 0 and entries > 0
     assert run(capsys, "cache", "clear") == (0, f"removed {full}", "")
     assert run(capsys, "cache", "info")[1].startswith(f"{cache_dir}: 0 entries")

@@ -308,7 +308,7 @@ class CacheInfo:
     nbytes: int
 
     def __str__(self) -> str:
-        return f"{self.directory}: {self.entries} entries, {self.nbytes / 1e6:.2f} MB"
+        return f"{self.directory}: {self.entries} entries, {self.nbytes / (1 << 20):.2f} MiB"
 
 
 @dataclass(frozen=True)

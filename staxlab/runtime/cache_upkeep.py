@@ -133,7 +133,7 @@ class Exported:
     left_out: int = 0
 
     def __str__(self) -> str:
-        line = f"{self.directory}: {self.entries} entries, {self.nbytes / 1e6:.2f} MB"
+        line = f"{self.directory}: {self.entries} entries, {self.nbytes / (1 << 20):.2f} MiB"
         if self.left_out:
             line += f" ({self.left_out} left out: `staxlab cache verify` says why)"
         return f"{line}\nto read it: export {cache_directory.SHARED}={self.directory}"
