@@ -72,7 +72,12 @@ class Propagation:
     def _run(self, node: Node) -> Any:
         interpreter = Interpreter(GraphModule(self.owner.graph))
         interpreter.env = self.values
-        for needed in sorted(backward_slice([node]), key=self._order().__getitem__):
+        order = self._order()
+        needed_nodes = backward_slice([node])
+        writes = [order[writing] for writing in needed_nodes if writing.meta.get("mutates")]
+        if writes:  # `y.t_()` changes the shape of y itself, so whoever reads y before it has to run before it
+            needed_nodes |= {earlier for earlier in self.owner.graph if order[earlier] < max(writes)}
+        for needed in sorted(needed_nodes, key=order.__getitem__):
             if needed in self.values:
                 continue
             if needed.op == "placeholder":
