@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..errors import ConstraintError
-from ..loops.expressions import Bound, Symbol
+from ..loops.expressions import Bound, Expr, Symbol
 from .relations import ENUMERATED, Relation
 
 #: A relation that changes its answer more often than this (``n % 8 == 0``) has no bands worth drawing.
@@ -45,8 +45,8 @@ class Band:
 class RangeAnswers:
     """A relation over one symbol with the range [``symbol.lower``, ``symbol.upper``], in sizes; ``bands`` cover it.
 
-    ``decided`` is the answer for the range as a whole: True, False, or None. ``narrower`` is the band of the sample, for
-    which the answer is that of the sample at every size; None where no band is known.
+    ``decided`` is the answer for the range as a whole: True, False, or None. ``narrower`` is the band of the sample: at
+    all of its sizes the answer is that of the sample; None where no band is known.
     """
 
     relation: Relation
@@ -59,6 +59,16 @@ class RangeAnswers:
     def narrower(self) -> tuple[Bound, Bound] | None:
         found = next(band for band in self.bands if band.lower <= self.sample <= band.upper)
         return None if found.holds is None else (found.lower, found.upper)
+
+    @property
+    def suggestion(self) -> str:
+        """What may be declared instead; empty if the whole range is decided, or no band of the sample is known."""
+        if self.decided is not None or self.narrower is None:
+            return ""
+        lower, upper = self.narrower
+        if lower == upper:
+            return "its neighbours answer otherwise than the sample: declare multiples, or this one size"
+        return f"declare {range_words(lower, upper)} instead, and the sample decides for all of it"
 
     @property
     def outcome(self) -> str:
@@ -75,8 +85,8 @@ class RangeAnswers:
             is_here = band.lower <= self.sample <= band.upper
             note = f"   <- the sample, {self.sample}" if is_here else ""
             lines.append(f"    {str(band):{width}}   {band.answer}{note}")
-        if self.decided is None and self.narrower is not None:
-            lines.append(f"a range on which the sample decides: {range_words(*self.narrower)}")
+        if self.suggestion:
+            lines.append(self.suggestion)
         return "\n".join(lines)
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
@@ -108,6 +118,11 @@ def range_answers(relation: Relation, sample: int) -> RangeAnswers:
 def _band(relation: Relation, symbol: Symbol, start: int) -> Band | None:
     """The band that begins at ``start``; None if its end is not found."""
     holds = relation.holds({symbol.name: start})
+    if symbol.upper - start >= ENUMERATED:
+        rest = Expr.of(Symbol(symbol.name, start, symbol.upper))
+        left, right = (side.substitute({symbol: rest}) for side in (relation.left, relation.right))
+        if Relation(left, relation.comparison, right).decide() is not None:
+            return Band(start, symbol.upper, holds)
     around = (relation if holds else relation.negated()).range_around(start)
     if around is None:
         return None
@@ -122,4 +137,4 @@ def _changes(relation: Relation, symbol: Symbol, upper: Bound, holds: bool) -> b
 
 def range_words(lower: Bound, upper: Bound) -> str:
     """``[2, 4096]``, or ``[2, ∞)`` without an upper bound."""
-    return f"[{lower:,}, ∞)" if math.isinf(upper) else f"[{lower:,}, {upper:,}]"
+    return f"[{lower}, ∞)" if math.isinf(upper) else f"[{lower}, {upper}]"

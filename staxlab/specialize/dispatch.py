@@ -5,10 +5,9 @@ Deciding must cost far less than computing, so there are three levels, cheapest 
 1. *the entry* (:mod:`.entry`): the call looks like one a version has just served. Decided in C, without the
    interpreter, by comparing metadata; without the extension, by finding the very tensors of the last call untouched.
 2. *fingerprints*: the free part of the key (weights, training flags, submodules) is taken over from the last call if
-its
-   objects are the same. In a model that is nearly everything; only the fresh batch is described anew.
-3. *the key*: computed and looked up in a dictionary. If Python code of the version found has read shapes (dynamic
-   mode), they are compared; if it asked questions about data, its guard replay runs and the answers are compared.
+   its objects are the same. In a model that is nearly everything; only the fresh batch is described anew.
+3. *the key*: computed and looked up in a dictionary. In dynamic mode several versions may have one key (Figure 10.1):
+   the first is taken whose decisions about sizes hold and whose data gates, replayed, answer as they did.
 
 If no version fits, the guards of each that came close say why, and a new version is compiled. Numbers of versions and
 of compilations are bounded; beyond the bound the function simply runs eagerly, with one warning that names the
@@ -110,10 +109,10 @@ class Version:
     def __repr__(self) -> str:
         """One line: several versions stand in a tuple, and the whole key is a page."""
         calls = f"{self.calls} call{'' if self.calls == 1 else 's'}"
-        return f"<version {self.number} for ({_arguments_text(self.key)}): {calls}, {len(self.guards)} guards>"
+        return f"<version {self.number} for ({arguments_text(self.key)}): {calls}, {len(self.guards)} guards>"
 
 
-def _arguments_text(key: Key) -> str:
+def arguments_text(key: Key) -> str:
     """``x float32[2, 4], k = 3``: the arguments a version was made for."""
     names = [*key.names.args, *(f"args[{place}]" for place in range(len(key.names.args), len(key.sigma.args)))]
     parts = []
@@ -254,12 +253,13 @@ class Dispatcher(Entry):
             self._entered, self._fingerprint_hits, self._key_hits, self._compiled, len(self._versions), self._eager
         )
 
-    def report(self) -> Any:
+    def report(self, *args: Any, **kwargs: Any) -> Any:
         """A snapshot of all this, which draws itself: the call path, the guards of each version, the recompilations
-        (:class:`.report.DispatchReport`)."""
+        (:class:`.report.DispatchReport`). With the arguments of a call, it says as well which version that would meet,
+        and why not those before it."""
         from .report import report
 
-        return report(self)
+        return report(self, (args, kwargs) if args or kwargs else None)
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
         from ..view import mimebundle
@@ -299,21 +299,7 @@ class Dispatcher(Entry):
 
     def _find(self, args: tuple, kwargs: dict) -> tuple[Version | None, list[torch.Tensor]]:
         """The version for a call, compiled if need be, and its flat inputs; no version beyond the limits."""
-        ambient = read_ambient()
-        arg_part = tuple(map(self._signature, args))
-        kwarg_part = tuple([(name, self._signature(value)) for name, value in kwargs.items()]) if kwargs else ()
-        state, free_is_same = self._free_state(args, kwargs, arg_part, kwarg_part)
-        alone = not state.count and not kwargs and len(args) == 1 and arg_part[0][0] in _PLAIN_TAGS
-        overlap: tuple = ()
-        if not alone or state.environment.asked:
-            tensors = tensors_of(args, kwargs)
-            overlap = state.overlap_with(tensors)
-            if overlap and self._options.dynamic:
-                overlap = dynamic_aliasing(overlap, tensors, state.count)
-            overlap += state.one_object([*tensors, *containers_of(args, kwargs)])
-            if state.environment.asked:
-                overlap += attributes_of(tensors, state.environment.asked)
-        lookup = (arg_part, kwarg_part, state.tensor_part, state.scalar_part, state.object_part, overlap, ambient)
+        lookup, state, free_is_same = self._lookup(args, kwargs)
         version, flat = self._choose(self._cache.get(lookup, ()), args, kwargs)
         if version is None:
             with self._lock:
@@ -334,6 +320,34 @@ class Dispatcher(Entry):
         if not kwargs:
             self._lines.remember(version, args, lookup, state, flat)
         return version, flat
+
+    def _lookup(self, args: tuple, kwargs: dict) -> tuple[tuple, FreeState, bool]:
+        """The part of a call's key that is known without tracing, and the free state it was made from."""
+        ambient = read_ambient()
+        arg_part = tuple(map(self._signature, args))
+        kwarg_part = tuple([(name, self._signature(value)) for name, value in kwargs.items()]) if kwargs else ()
+        state, free_is_same = self._free_state(args, kwargs, arg_part, kwarg_part)
+        alone = not state.count and not kwargs and len(args) == 1 and arg_part[0][0] in _PLAIN_TAGS
+        overlap: tuple = ()
+        if not alone or state.environment.asked:
+            tensors = tensors_of(args, kwargs)
+            overlap = state.overlap_with(tensors)
+            if overlap and self._options.dynamic:
+                overlap = dynamic_aliasing(overlap, tensors, state.count)
+            overlap += state.one_object([*tensors, *containers_of(args, kwargs)])
+            if state.environment.asked:
+                overlap += attributes_of(tensors, state.environment.asked)
+        lookup = (arg_part, kwarg_part, state.tensor_part, state.scalar_part, state.object_part, overlap, ambient)
+        return lookup, state, free_is_same
+
+    def candidates(self, *args: Any, **kwargs: Any) -> tuple[tuple[Version, tuple[Guard, ...]], ...]:
+        """The versions under the key of such a call, in the order in which it would try them, each with its guards that
+        the call does not meet (Figure 10.1). Nothing is compiled; data gates are replayed."""
+        if kwargs:
+            args, kwargs = self._call_parameters.canonical(len(args), tuple(kwargs))(args, kwargs)
+        lookup, state, _ = self._lookup(args, kwargs)
+        found = self._cache.get(lookup, ())
+        return tuple((version, self._failed(version, args, kwargs, lookup, state)) for version in found)
 
     def _free_state(self, args: tuple, kwargs: dict, arg_part: tuple, kwarg_part: tuple) -> tuple[FreeState, bool]:
         """The environment for these arguments (objects among them are roots of their own), brought up to date."""
@@ -436,11 +450,7 @@ class Dispatcher(Entry):
         """Check every version's guards on this call and note which failed (line 9 of Algorithm 2.1)."""
         failures = []
         for version in self._versions:
-            gates = _actual_gates(version, args, kwargs) if version.replay is not None else ()
-            shapes = _actual_shapes(version, args, kwargs)
-            actual = self._key(lookup, state, gates, version.key.names.gates, shapes, version.key.names.shapes)
-            failed = (*failing_guards(version.key, actual), *_failing_shapes(version, args, kwargs))
-            failures.append((version.number, failed))
+            failures.append((version.number, self._failed(version, args, kwargs, lookup, state)))
         if failures:
             for guard in failures[-1][1]:
                 self._changed[(guard.path, guard.kind)] += 1
@@ -448,6 +458,15 @@ class Dispatcher(Entry):
             reason = Recompile(self._name, tuple(failures))
             self._recompiles.append(reason)
             logs.say("recompiles", lambda: reason)
+
+    def _failed(
+        self, version: Version, args: tuple, kwargs: dict, lookup: tuple, state: FreeState
+    ) -> tuple[Guard, ...]:
+        """A version's guards that a call does not meet."""
+        gates = _actual_gates(version, args, kwargs) if version.replay is not None else ()
+        shapes = _actual_shapes(version, args, kwargs)
+        actual = self._key(lookup, state, gates, version.key.names.gates, shapes, version.key.names.shapes)
+        return (*failing_guards(version.key, actual), *_failing_shapes(version, args, kwargs))
 
     def _warn_limit(self) -> None:
         if self._warned:

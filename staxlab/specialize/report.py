@@ -8,6 +8,8 @@ does not. The snapshot answers the questions one has of a specializing compiler:
 * *what do my versions differ in?* :attr:`DispatchReport.rows` is the key over all versions, one row per component.
   What all versions agree in is the part of the key that costs nothing; the others are what is being paid for;
 * *why was it compiled again?* :attr:`DispatchReport.recompiles` says against which version which guards failed;
+* *which of the versions under one key does a call meet?* :attr:`DispatchReport.groups` are the versions by key, with
+  the decisions about sizes that tell them apart, and :attr:`DispatchReport.tries` what one call finds (Figure 10.1);
 * *will it ever stop?* :attr:`DispatchReport.growth` against the two limits.
 
 The record holds keys, guards and counts. It keeps no tensor, no region and no compiled code alive.
@@ -80,17 +82,24 @@ class Row:
 @dataclass(frozen=True)
 class VersionReport:
     """A version: its number, how many calls it served, its key, the number of the call that compiled it (None if that
-    is not known), and ``made``: the size of what was compiled, in words."""
+    is not known), and ``made``: the size of what was compiled, in words. ``sizes`` are its decisions about sizes, over
+    the inputs."""
 
     number: int
     calls: int
     key: Key
     compiled_at: int | None = None
     made: str = ""
+    sizes: tuple[str, ...] = ()
 
     @property
     def guards(self) -> tuple[Guard, ...]:
         return guards(self.key)
+
+    @property
+    def size_condition(self) -> str:
+        """The shape guard as one condition; empty if nothing was decided about sizes."""
+        return " and ".join(self.sizes)
 
     @property
     def path_condition(self) -> str:
@@ -124,9 +133,22 @@ class RecompileReport:
 
 
 @dataclass(frozen=True)
+class Try:
+    """One version that a call would look at: its number and its guards that the call does not meet."""
+
+    version: int
+    failed: tuple[Guard, ...]
+
+    @property
+    def is_met(self) -> bool:
+        return not self.failed
+
+
+@dataclass(frozen=True)
 class DispatchReport:
     """A snapshot of a dispatcher. ``last_level`` is None before the first call; ``growth`` has (number of the call,
-    versions after it) for each call that compiled."""
+    versions after it) for each call that compiled. ``tries`` are the versions under the key of one call, asked for by
+    its arguments, up to the one it meets; None if no call was given."""
 
     name: str
     info: CacheInfo
@@ -136,6 +158,7 @@ class DispatchReport:
     growth: tuple[tuple[int, int], ...]
     max_versions: int
     max_compilations: int
+    tries: tuple[Try, ...] | None = None
 
     @property
     def calls(self) -> int:
@@ -170,6 +193,19 @@ class DispatchReport:
         """The key over all versions, component by component, in the order of the key."""
         return compare([version.key for version in self.versions])
 
+    @property
+    def groups(self) -> tuple[tuple[VersionReport, ...], ...]:
+        """Versions with one key and different shape guards, in the order in which a call tries them; a version alone
+        under its key is a group if it has a shape guard."""
+        found: list[list[VersionReport]] = []
+        for version in self.versions:
+            same = next((group for group in found if group[0].key == version.key), None)
+            if same is None:
+                found.append([version])
+            else:
+                same.append(version)
+        return tuple(tuple(group) for group in found if any(version.sizes for version in group))
+
     def versions_at(self, call: int) -> int:
         """How many versions there were after this call."""
         return max((count for number, count in self.growth if number <= call), default=0)
@@ -179,6 +215,8 @@ class DispatchReport:
         parts = [self.headline, path_text(self.stations)]
         if self.versions:
             parts += ["\n".join(_table_text(self.rows, len(self.versions))), growth_plot(self)]
+        if self.groups or self.tries is not None:
+            parts.append("\n".join(groups_text(self)))
         if self.recompiles:
             parts.append("\n".join(_reasons_text(self.recompiles)))
         return "\n\n".join(parts)
@@ -199,8 +237,9 @@ class DispatchReport:
         return mimebundle(self)
 
 
-def report(dispatcher: Dispatcher) -> DispatchReport:
-    """A snapshot of what a dispatcher has done. Linear in the number of versions and recompilations."""
+def report(dispatcher: Dispatcher, call: tuple[tuple, dict] | None = None) -> DispatchReport:
+    """A snapshot of what a dispatcher has done, and which version ``call`` (its arguments) would meet. Linear in the
+    number of versions and recompilations."""
     options, info = dispatcher.options, dispatcher.cache_info()
     versions, growth = tuple(dispatcher.versions), tuple(dispatcher.growth)
     compiled_at = {count: call for call, count in growth}
@@ -209,12 +248,27 @@ def report(dispatcher: Dispatcher) -> DispatchReport:
         getattr(fn, "__name__", None) or type(fn).__name__,
         info,
         dispatcher.last_level if info.calls else None,
-        tuple(VersionReport(v.number, v.calls, v.key, compiled_at.get(v.number), _made(v)) for v in versions),
+        tuple(
+            VersionReport(v.number, v.calls, v.key, compiled_at.get(v.number), _made(v), _sizes(v)) for v in versions
+        ),
         tuple(_with_calls(dispatcher.recompiles, compiled_at)),
         growth,
         options.max_versions,
         options.max_compilations,
+        None if call is None else tuple(_tries(dispatcher.candidates(*call[0], **call[1]))),
     )
+
+
+def _sizes(version: Any) -> tuple[str, ...]:
+    return tuple(guard.path for guard in version.guards if guard.kind == "size decision")
+
+
+def _tries(candidates: Iterable[tuple[Any, tuple[Guard, ...]]]) -> Iterator[Try]:
+    """The versions that are looked at: none after the first that is met."""
+    for version, failed in candidates:
+        yield Try(version.number, failed)
+        if not failed:
+            return
 
 
 def _with_calls(recompiles: Iterable[Recompile], compiled_at: dict[int, int]) -> Iterator[RecompileReport]:
@@ -352,6 +406,21 @@ def _table_text(rows: Iterable[Row], versions: int) -> Iterator[str]:
     yield f"({counted(equal, 'component')} equal in all versions; * differs from version 1)"
 
 
+def groups_text(record: DispatchReport) -> Iterator[str]:
+    """Versions that have one key, with what tells them apart, and what a given call finds there."""
+    for group in record.groups:
+        yield f"under one key: {counted(len(group), 'version')}, tried in this order"
+        for version in group:
+            yield f"  version {version.number}: {version.size_condition or 'no decision about sizes'}"
+    if record.tries is not None:
+        yield "this call"
+        for one in record.tries:
+            why = " and ".join(f"not {guard.path} (got {value_text(guard.actual)})" for guard in one.failed)
+            yield f"  version {one.version}: {why or 'met'}"
+        if not any(one.is_met for one in record.tries):
+            yield f"  {'none of them is met' if record.tries else 'no version has its key'}: another would be compiled"
+
+
 def _reasons_text(recompiles: Iterable[RecompileReport]) -> Iterator[str]:
     yield "why it was compiled again"
     for reason in recompiles:
@@ -399,4 +468,4 @@ def growth_plot(record: DispatchReport, width: int = 56, height: int = 10) -> st
     return "\n".join(lines)
 
 
-__all__ = ["DispatchReport", "RecompileReport", "Row", "Station", "VersionReport", "compare", "report"]
+__all__ = ["DispatchReport", "RecompileReport", "Row", "Station", "Try", "VersionReport", "compare", "report"]

@@ -10,7 +10,7 @@ Each picture says the same in words to whoever does not see it, and has a text o
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 from ..specialize.report import (
@@ -26,18 +26,20 @@ from ..specialize.report import (
     report,
     value_text,
 )
+from .call_boxes import arrow, station_box, words_at
 from .charts import FONT
-from .diagram import LINE, shortened
+from .diagram import shortened
 from .document import Pane, View
 from .growth import growth_chart
 from .markup import Html, element, join, table
 from .registry import plain_text
+from .size_dispatch import groups_pane
 
 MOST_ROWS = 40  # of one recompilation, before the rest folds
 
 
 def view(record: Any, full: bool = False) -> View:
-    """A report in four panes; a single recompilation or version in one."""
+    """A report in four panes, five where versions are told apart by sizes; a recompilation or version in one."""
     record = _report_of(record)
     if isinstance(record, RecompileReport):
         pane = Pane("recompile", "Recompilation", difference(record), _about(record), text(record))
@@ -49,13 +51,16 @@ def view(record: Any, full: bool = False) -> View:
     panes = [_path_pane(record)]
     if record.versions:
         panes.append(_versions_pane(record))
+    if record.groups or record.tries is not None:
+        panes.append(groups_pane(record))
     if record.recompiles:
         panes.append(_recompiles_pane(record))
     if record.versions:
         panes.append(_history_pane(record))
     headline = element("div", element("span", record.headline), class_="sx-headline")
     return View(
-        f"dispatch of {record.name}", tuple(panes), lead=headline, first=("path", "versions"),
+        f"dispatch of {record.name}", tuple(panes), lead=headline,
+        first=("path", "sizes" if record.groups else "versions"),
         hint="staxlab.view.write_page(path, compiled.report()) writes it whole",
     )  # fmt: skip
 
@@ -124,32 +129,32 @@ def call_path(record: DispatchReport) -> Html:
     middle = LEFT + WIDTH / 2
     drawn: list[Html] = []
     entered = last is not None
-    drawn.append(_edge((middle, _bottom("entry")), (middle, _TOP[1]), entered))
+    drawn.append(arrow((middle, _bottom("entry")), (middle, _TOP[1]), entered))
     for level, below in ((1, 2), (2, 3), (3, "limit")):
         station, y = stations[level], _TOP[level] + _HEIGHT[level] / 2
-        drawn.append(_edge((LEFT + WIDTH, y), (RIGHT, y), station.is_last))
-        drawn.append(_count(f"yes: {counted(station.served, 'call')}", LEFT + WIDTH + 8, y - 7, f"served-{level}"))
-        drawn.append(_edge((middle, _bottom(level)), (middle, _TOP[below]), level in passed))
+        drawn.append(arrow((LEFT + WIDTH, y), (RIGHT, y), station.is_last))
+        drawn.append(words_at(f"yes: {counted(station.served, 'call')}", LEFT + WIDTH + 8, y - 7, f"served-{level}"))
+        drawn.append(arrow((middle, _bottom(level)), (middle, _TOP[below]), level in passed))
         onward = station.reached - station.served
-        drawn.append(_count(f"no: {counted(onward, 'call')}", middle + 12, _bottom(level) + 25, f"passed-{level}"))
+        drawn.append(words_at(f"no: {counted(onward, 'call')}", middle + 12, _bottom(level) + 25, f"passed-{level}"))
     compiled, eager, y = stations[COMPILED], stations[EAGER], _TOP["limit"] + _HEIGHT["limit"] / 2
-    drawn.append(_edge((LEFT + WIDTH, y), (RIGHT, y), compiled.is_last))
-    drawn.append(_count(f"yes: {counted(compiled.served, 'call')}", LEFT + WIDTH + 8, y - 7, "served-0"))
-    drawn.append(_edge((middle, _bottom("limit")), (middle, _TOP[EAGER]), eager.is_last))
-    drawn.append(_count(f"no: {counted(eager.served, 'call')}", middle + 12, _bottom("limit") + 30, "served-eager"))
+    drawn.append(arrow((LEFT + WIDTH, y), (RIGHT, y), compiled.is_last))
+    drawn.append(words_at(f"yes: {counted(compiled.served, 'call')}", LEFT + WIDTH + 8, y - 7, "served-0"))
+    drawn.append(arrow((middle, _bottom("limit")), (middle, _TOP[EAGER]), eager.is_last))
+    drawn.append(words_at(f"no: {counted(eager.served, 'call')}", middle + 12, _bottom("limit") + 30, "served-eager"))
     run = RIGHT + RIGHT_WIDTH / 2
     compile_top, run_bottom = y - 37, _bottom(3)
-    drawn.append(_edge((run, compile_top), (run, run_bottom), compiled.is_last))
+    drawn.append(arrow((run, compile_top), (run, run_bottom), compiled.is_last))
 
     served = record.info.hits + compiled.served
     boxes = [
-        _box(LEFT, _TOP["entry"], WIDTH, _HEIGHT["entry"], [f"a call ({record.calls:,} so far)"], "input",
+        station_box(LEFT, _TOP["entry"], WIDTH, _HEIGHT["entry"], [f"a call ({record.calls:,} so far)"], "input",
              f"{counted(record.calls, 'call')} so far"),
         *(_station(stations[level], LEFT, _TOP[level], WIDTH, _HEIGHT[level]) for level in (1, 2, 3)),
-        _box(LEFT, _TOP["limit"], WIDTH, _HEIGHT["limit"], ["no version fits", *_room(record)], "call",
+        station_box(LEFT, _TOP["limit"], WIDTH, _HEIGHT["limit"], ["no version fits", *_room(record)], "call",
              f"no version fits {counted(compiled.reached, 'call')}; {' '.join(_room(record))}"),
         _station(eager, LEFT, _TOP[EAGER], WIDTH, _HEIGHT[EAGER]),
-        _box(RIGHT, _TOP[1], RIGHT_WIDTH, run_bottom - _TOP[1], ["run the version", f"{counted(served, 'call')}"],
+        station_box(RIGHT, _TOP[1], RIGHT_WIDTH, run_bottom - _TOP[1], ["run the version", counted(served, "call")],
              "call", f"a compiled version ran, or was asked for, {counted(served, 'time')}"),
         _station(compiled, RIGHT, compile_top, RIGHT_WIDTH, 74),
     ]  # fmt: skip
@@ -194,73 +199,28 @@ def _station(station: Any, x: float, y: float, width: float, height: float) -> H
     rows = [*_ROWS[station.level], *([_LAST] if station.is_last else [])]
     spoken = f"{station.name}: {station.asks} {counted(station.reached, 'call')} came here, {station.served:,} served"
     kind = {COMPILED: "constant", EAGER: "constant"}.get(station.level, "call")
-    return _box(
+    return station_box(
         x, y, width, height, rows, kind, spoken + ("; taken by the last call" if station.is_last else ""),
-        is_lit=station.is_last, data_level=station.level,
+        is_lit=station.is_last, said=_LAST if station.is_last else "", data_level=station.level,
     )  # fmt: skip
-
-
-def _box(
-    x: float, y: float, width: float, height: float, rows: Sequence[str], kind: str, spoken: str,
-    *, is_lit: bool = False, **attributes: Any,
-) -> Html:  # fmt: skip
-    """A box with its rows of text in the middle. Lit: other colours, a thicker frame, and a row that says so."""
-    fill = {"input": "#e4f0fb", "constant": "#efeaf9", "output": "#e6f4e8"}.get(kind, "#ffffff")
-    frame = element(
-        "rect", x=f"{x:g}", y=f"{y:g}", width=f"{width:g}", height=f"{height:g}", rx=14 if kind == "input" else 5,
-        class_="sx-frame", fill="#e2f5e7" if is_lit else fill, stroke="#0f6a2e" if is_lit else "#7b858f",
-        stroke_width=3 if is_lit else 1,
-    )  # fmt: skip
-    first = y + height / 2 - LINE * len(rows) / 2 + LINE * 0.74
-    written = []
-    for number, row in enumerate(rows):
-        strong = number == 0 or row == _LAST
-        style = "sx-node-lit" if row == _LAST else "sx-node-name" if number == 0 else "sx-node-detail"
-        written.append(
-            element(
-                "text", row, x=f"{x + width / 2:g}", y=f"{first + number * LINE:.1f}", text_anchor="middle",
-                class_=style, font_weight="600" if strong else None, fill="#1d2329" if strong else "#59636e",
-            )
-        )  # fmt: skip
-    return element(
-        "g", element("title", spoken), frame, written, class_=f"sx-node sx-node-{kind}{' sx-lit' if is_lit else ''}",
-        role="img", aria_label=spoken, **attributes,
-    )  # fmt: skip
-
-
-def _edge(start: tuple[float, float], end: tuple[float, float], is_lit: bool) -> Html:
-    """A straight arrow, along one axis."""
-    (x1, y1), (x2, y2) = start, end
-    dx, dy = (x2 > x1) - (x2 < x1), (y2 > y1) - (y2 < y1)
-    bx, by = x2 - 7 * dx, y2 - 7 * dy
-    head = f"M{x2:g} {y2:g}L{bx - 4 * dy:g} {by - 4 * dx:g}L{bx + 4 * dy:g} {by + 4 * dx:g}z"
-    lit, colour = (" sx-lit", "#0f6a2e") if is_lit else ("", "#7b858f")
-    line = element(
-        "path", d=f"M{x1:g} {y1:g}L{bx:g} {by:g}", class_=f"sx-edge{lit}", fill="none", stroke=colour,
-        stroke_width=3 if is_lit else 1.2,
-    )  # fmt: skip
-    return Html(line + element("path", d=head, class_=f"sx-arrow{lit}", fill=colour))
-
-
-def _count(words: str, x: float, y: float, name: str) -> Html:
-    return element("text", words, x=f"{x:g}", y=f"{y:g}", class_="sx-count", fill="#1d2329", data_count=name)
 
 
 # -- versions ------------------------------------------------------------------------------------------------------
 
 
 def _versions_pane(record: DispatchReport) -> Pane:
+    head = ["version", "calls served", "compiled at call", "made of"]
     rows = [
-        [
-            f"version {v.number}",
-            v.calls,
-            "–" if v.compiled_at is None else v.compiled_at,
-            v.made or "–",
-            element("code", v.path_condition) if v.path_condition else "none",
-        ]
+        [f"version {v.number}", v.calls, "–" if v.compiled_at is None else v.compiled_at, v.made or "–"]
         for v in record.versions
     ]
-    head = ["version", "calls served", "compiled at call", "made of", "data gates (path condition)"]
+    gates, sizes = ([v.path_condition for v in record.versions], [v.size_condition for v in record.versions])
+    columns = [("sizes (shape guard)", sizes)] if any(sizes) else []
+    columns += [("data gates (path condition)", gates)] if any(gates) or not any(sizes) else []
+    for heading, conditions in columns:
+        head.append(heading)
+        for row, condition in zip(rows, conditions, strict=True):
+            row.append(element("code", condition) if condition else "none")
     compared = record.rows
     apart = sum(not row.is_equal for row in compared)
     summary = f"{counted(len(record.versions), 'version')}, {counted(apart, 'component')} of {len(compared):,} differ"

@@ -82,10 +82,10 @@ def declarations(record: ExportedProgram) -> Html:
         parts.append(table("Declared", head, rows, row_attributes=linked, data_group=True))
     else:
         parts.append(note("Nothing was declared: the program holds for the sample's sizes."))
-    takes = [
-        [element("code", p.path), str(p.dtype).removeprefix("torch."), element("code", _sizes(record, p)), p.device.type]
-        for p in record.places
-    ]
+    takes: list[list[Any]] = []
+    for place in record.places:
+        dtype = str(place.dtype).removeprefix("torch.")
+        takes.append([element("code", place.path), dtype, element("code", _sizes(record, place)), place.device.type])
     parts.append(table("Inputs", ["input", "dtype", "sizes", "device"], takes))
     return join(parts)
 
@@ -111,8 +111,11 @@ def decisions(record: ExportedProgram) -> Html:
 
 def origins_of(record: ExportedProgram, a: Adjudication) -> frozenset[int]:
     """The captured nodes of a decision's line, and of the assertion that checks it."""
-    where = a.decision.location
-    found = [node for node in record.graph if node.op != "output" and where is not None
-             and node.location is not None and (node.location.file, node.location.line) == (where.file, where.line)]  # fmt: skip
+    line = _line(a.decision.location)
+    found = [node for node in record.graph if node.op != "output" and line is not None and _line(node.location) == line]
     found += [node for node in record.assertions if a.outcome == KEPT and a.condition in node.args]
     return frozenset().union(*(node.origins for node in found))
+
+
+def _line(location: Any) -> tuple[str, int] | None:
+    return None if location is None else (location.file, location.line)

@@ -23,7 +23,10 @@ FILLS = {True: "#c9ecd3", False: "#ffffff", None: "#efeaf9"}
 def panes(record: RangeAnswers) -> list[Pane]:
     """One pane: the number line, and its bands as a table."""
     rows = [[str(band), band.answer, _remark(record, band)] for band in record.bands]
-    body = join([number_line(record), note(f"{record.relation}: {record.outcome}."),
+    said = f"{record.relation}: {record.outcome}."
+    if record.suggestion:
+        said += f" {record.suggestion.capitalize()}."
+    body = join([number_line(record), note(said),
                  table("Which sizes satisfy it", ["sizes", str(record.relation), ""], rows)])  # fmt: skip
     summary = f"{record.relation}: {'undetermined' if record.decided is None else str(record.decided).lower()}"
     return [Pane("range", "A decision over a range", body, summary, str(record))]
@@ -32,12 +35,11 @@ def panes(record: RangeAnswers) -> list[Pane]:
 def _remark(record: RangeAnswers, band: Band) -> str:
     if not band.lower <= record.sample <= band.upper:
         return ""
-    instead = ": declare this range, and the decision is implied" if record.decided is None and band.holds else ""
-    return f"the sample, {record.sample:,}{instead}"
+    return f"the sample, {record.sample:,}"
 
 
 def number_line(record: RangeAnswers) -> Html:
-    """The bands over the sizes; an open range ends in an arrow."""
+    """The bands over the sizes; an open range ends in ∞."""
     low, high = record.symbol.lower, record.symbol.upper
     is_open = math.isinf(high)
     edges = [band.lower for band in record.bands] + [record.sample]
@@ -73,6 +75,8 @@ def number_line(record: RangeAnswers) -> Html:
             continue
         drawn.append(element("path", d=f"M{at(edge):.1f} {base}V{base + 5}", class_="sx-chart-axis", stroke=RULE))
         drawn.append(text_at(words, *spot, "sx-label", MUTED))
+    if is_open:
+        drawn.append(text_at("∞", WIDTH - RIGHT + 6, TOP + BAND / 2 + 4, "sx-label", MUTED))
     middle = (at(record.sample) + at(record.sample + 1)) / 2
     drawn.append(element("circle", element("title", f"the sample: {record.sample:,}"), cx=f"{middle:.1f}",
                          cy=TOP + BAND / 2, r=5, class_="sx-chart-point", fill="#0b57b0"))  # fmt: skip
@@ -80,7 +84,7 @@ def number_line(record: RangeAnswers) -> Html:
     x = min(max(middle - CHARACTER * len(named) / 2, 2), WIDTH - CHARACTER * len(named) - 2)
     drawn.append(text_at(named, x, TOP - 24, "sx-count", TEXT))
     height = base + 44
-    if record.decided is None and record.narrower is not None:
+    if record.suggestion and record.narrower is not None:
         lower, upper = record.narrower
         y = base + 48
         drawn.append(element("path", d=f"M{at(lower):.1f} {y}H{at(upper + 1):.1f}", class_="sx-chart-line",

@@ -1,4 +1,4 @@
-"""A shape guard (Definition 10.2), drawn: what must hold of the sizes of a call, who asked, and the function that checks.
+"""A shape guard (Definition 10.2), drawn: what must hold of the sizes of a call, who asked, and the check.
 
 The conditions are given twice: over the inputs, as a reader asks them (``x.shape[0] > 4``), and over the size symbols,
 as the checking function does.
