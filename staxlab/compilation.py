@@ -80,6 +80,7 @@ class Compilation:
     ``gradients`` has the compilations of the gradient as a program of its own, made where it was to be differentiated.
     ``source`` is the graph a compilation starts from that has no captured one (the gradient, for a second derivative).
     ``owned_inputs`` are those that the call may let go of after their last reader: what was saved for a backward half.
+    ``instances`` has the back ends of a version of dynamic mode, one for each set of sizes (:mod:`staxlab.instances`).
     ``graphed`` records and replays the region (:class:`staxlab.runtime.graphs.GraphedRegion`), if anything does.
     ``plan`` is what a restored compilation runs instead of records (:mod:`staxlab.restoring`), kept under ``plan_key``.
     ``derivative`` is "jvp" or "hvp" where it is not the function itself that is computed (:mod:`staxlab.derivatives`).
@@ -105,6 +106,7 @@ class Compilation:
     backwards: dict[frozenset[int], Compilation] = field(default_factory=dict, repr=False)
     gradients: list[Compilation] = field(default_factory=list, repr=False)
     graphed: Any = field(default=None, repr=False)
+    instances: Any = field(default=None, repr=False)
     plan: Any = field(default=None, repr=False)
     plan_key: str = field(default="", repr=False)
     make_again: Callable[[], None] | None = field(default=None, repr=False)

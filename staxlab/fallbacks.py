@@ -14,12 +14,12 @@ from .capture.autograd import autograd_obstacle
 from .capture.values import memory_obstacle
 from .compilation import Compilation, Fallback, Stage
 from .errors import FallbackWarning, LoweringError, StaxError
+from .instances import draws_by_generators
 from .provenance import warn_user
 from .specialize.signature import is_pending
 
 REMEDIES = {
     "pending": "pass x.resolve_conj().resolve_neg(), which carries it out in memory",
-    "symbolic": "compile without dynamic=True, which makes one kernel for each shape",
     "requires-grad": "make it outside the compiled function and pass it, or leave requires_grad=True out",
     "gradient-write": "write into a copy (.clone()), or where no gradient is needed under torch.no_grad()",
     "phase": "return the eigenvalues or singular values alone, or differentiate outside the compiled function",
@@ -57,8 +57,9 @@ def failure(stage: Stage, error: Exception) -> Fallback:
 
 def obstacle(compilation: Compilation, stage: str) -> Fallback | None:
     """Why the region must run as a captured graph instead of as kernels, or None."""
-    if compilation.options.dynamic:
-        return Fallback("kernels with symbolic sizes (Section 10.3) are not there yet", REMEDIES["symbolic"])
+    options = compilation.options
+    if stage == "transforms" and options.dynamic and draws_by_generators(compilation.transforms.final.graph):
+        return Fallback("it draws from a generator of its own, which planning for new sizes would move on")
     if stage == "capture":
         fallback = autograd_obstacle(compilation.graph, trains=compilation.trains)
         fallback = fallback or memory_obstacle(compilation.graph)

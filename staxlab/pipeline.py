@@ -16,6 +16,7 @@ be blamed on a layer by shortening the prefix. An outside backend is given the g
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -23,6 +24,7 @@ from typing import Any
 
 import torch
 
+from .around_calls import as_recorded, counting_writes, outside_autocast, recorded, set_version, writes_uncounted
 from .capture.module import GraphModule
 from .capture.subscripts import ExplainingInterpreter, explain, has_subscripts
 from .compilation import RESTORABLE, STAGES, Compilation, Fallback, Stage
@@ -34,12 +36,11 @@ from .errors import (
     ValidationError,
 )
 from .fallbacks import announce, extern_buffers, failure, obstacle, warn_about_fallbacks
+from .instances import Instances
 from .options import DeviceSpec, Options, device_spec
 from .remarks import stage_ended
 from .runtime.collector import only_new_objects
 from .runtime.graphs import graphed_call
-
-_any_autocast = torch._C._is_any_autocast_enabled
 
 # -- the stages -------------------------------------------------------------------------------------------------------
 
@@ -72,8 +73,12 @@ def _joint(compilation: Compilation) -> Any:
     from .autodiff.joint import joint_graph
     from .runtime.plan_basis import basis
 
-    module = compilation.source or compilation.transforms.final
-    return joint_graph(module, compilation.sample, compilation.options, basis=basis())
+    return joint_graph(_front_end(compilation), compilation.sample, compilation.options, basis=basis())
+
+
+def _front_end(compilation: Compilation) -> GraphModule:
+    """The graph that the back end is given."""
+    return compilation.source or compilation.transforms.final
 
 
 def _partition(compilation: Compilation) -> Any:
@@ -99,7 +104,7 @@ def _operators(compilation: Compilation) -> Any:
         return graph_of[compilation.derivative](
             compilation.transforms.final, compilation.sample, tangents, basis=basis()
         )
-    return record(compilation.transforms.final, compilation.sample, compilation.options, basis=basis())
+    return record(_front_end(compilation), compilation.sample, compilation.options, basis=basis())
 
 
 def _loops(compilation: Compilation) -> Any:
@@ -208,6 +213,9 @@ def compile_region(
         derivative=derivative,
     )
     compilation.last = options.last_stage
+    by_sizes = options.dynamic and not derivative and compilation.last not in FRONT_END
+    if by_sizes:
+        compilation.last = "transforms"  # the rest runs for each set of sizes
     if derivative and compilation.last == "transforms":
         compilation.last = "operators"
     if not runnable:
@@ -224,8 +232,35 @@ def compile_region(
             compilation.capture.rewind()  # recording ran the sample once more (Section 3.7)
             compilation.capture.release()
     compilation.executor = _executor(compilation, warned)
+    if by_sizes and not compilation.fallback:
+        compilation.executor = compilation.instances = Instances(functools.partial(_instance, compilation, warned))
     warn_about_fallbacks(compilation, warned)
     return compilation
+
+
+def _instance(compilation: Compilation, warned: dict | None, inputs: list[torch.Tensor]) -> Compilation:
+    """The back end of a version of dynamic mode for the sizes of these inputs. Random numbers that recording draws are
+    drawn again by the call."""
+    devices = sorted({x.device.index for x in inputs if x.device.type == "cuda"})
+    module, trains = compilation.transforms.final, compilation.trains
+    with torch.random.fork_rng(devices=devices):
+        return _region_of(compilation, compilation.name, module, inputs, trains, warned)
+
+
+def _region_of(
+    of: Compilation, name: str, module: GraphModule, inputs: list[torch.Tensor], trains: bool, warned: dict | None
+) -> Compilation:
+    """A graph on these inputs through the stages from the operator graph on."""
+    region = Compilation(name, of.target, of.options, of.device)
+    region.source, region.last, region.sample, region.trains = module, of.options.last_stage, inputs, trains
+    try:
+        with only_new_objects():
+            _run_stages(region, _after("transforms"), warned)
+    finally:
+        region.sample = None
+    region.executor = _executor(region, warned)
+    warn_about_fallbacks(region, warned)
+    return region
 
 
 def _measure_products(compilation: Compilation, warned: dict | None) -> None:
@@ -378,15 +413,7 @@ def _second_order(compilation: Compilation, warned: dict | None) -> Callable[...
         if key not in found:
             name = f"{compilation.name}, gradient"
             program = gradient_program(joint, undefined)
-            region = Compilation(name, compilation.target, compilation.options, compilation.device)
-            region.source, region.last = program.final, compilation.last
-            region.sample, region.trains = inputs, True
-            try:
-                _run_stages(region, _after("transforms"), warned)
-            finally:
-                region.sample = None
-            region.executor = _executor(region, warned)
-            warn_about_fallbacks(region, warned)
+            region = _region_of(compilation, name, program.final, inputs, True, warned)
             compilation.gradients.append(region)
             found[key] = region, program.places
         region, places = found[key]
@@ -459,18 +486,15 @@ def _in_one_entry(compilation: Compilation) -> Callable[[list[torch.Tensor]], An
     which subscript was out of range, and no autocast (what :func:`_runner` and :func:`_half_executor` do in Python)."""
     program, operators = compilation.artifact.call, compilation.operators
     constants = tuple(_tensor_constants(compilation))
-    counts = tuple(_writes_uncounted(operators))
+    counts = tuple(writes_uncounted(operators))
     externs = bool(extern_buffers(compilation))
     may_fail = externs or any(kernel.launch.get("checks") for kernel in compilation.compiled_kernels)
     may_fail = may_fail and has_subscripts(operators.module)
     if constants or counts or externs or may_fail:
         explanation = _explanation(compilation) if may_fail else None
         outside = torch._C._DisableAutocast if externs else None
-        program = program.bound(constants, explanation, counts or None, _set_version, outside)
-    return _recorded(program, compilation)
-
-
-_set_version = torch._C._autograd._unsafe_set_version_counter
+        program = program.bound(constants, explanation, counts or None, set_version, outside)
+    return recorded(program, operators)
 
 
 def _explanation(compilation: Compilation) -> Callable[[Exception, list[torch.Tensor]], Exception | None]:
@@ -482,85 +506,23 @@ def _explanation(compilation: Compilation) -> Callable[[Exception, list[torch.Te
 
 def _runner(compilation: Compilation) -> Callable[[list[torch.Tensor]], Any] | None:
     if compilation.artifact is not None:
-        call, constants = graphed_call(compilation), _tensor_constants(compilation)
+        call, constants, operators = graphed_call(compilation), _tensor_constants(compilation), compilation.operators
         run = (lambda inputs: call([*inputs, *constants])) if constants else call
-        return _counting(_as_recorded(run, compilation) if extern_buffers(compilation) else run, compilation.operators)
+        return counting_writes(as_recorded(run, operators) if extern_buffers(compilation) else run, operators)
     if compilation.outside is not None:
         run = compilation.outside.run
         if compilation.outside.division is None:
             return run
-        return _counting(_as_recorded(run, compilation), compilation.operators)
+        return counting_writes(as_recorded(run, compilation.operators), compilation.operators)
     if compilation.source is not None and compilation.fallback_reason:
-        return _outside_autocast(_flat(compilation.source))
+        return outside_autocast(_flat(compilation.source))
     if compilation.transforms is not None and not compilation.derivative:
         if compilation.last == "transforms" or compilation.fallback_reason:
             return _flat(compilation.transforms.final)
     if compilation.options.backend == "stax" and not compilation.fallback_reason:
         return None  # compiled for a target that is not here
-    return _counting(_as_recorded(_flat(compilation.operators.module), compilation), compilation.operators)
-
-
-def _as_recorded(run: Callable[[list[torch.Tensor]], Any], compilation: Compilation) -> Callable[[list], Any]:
-    """``run`` in the modes that the graph of operators was recorded in, as far as PyTorch's routines look at them."""
-    return _recorded(_outside_autocast(run), compilation)
-
-
-def _recorded(run: Callable[[list[torch.Tensor]], Any], compilation: Compilation) -> Callable[[list], Any]:
-    """``run`` with gradient recording on, if an operator delivers what its adjoint reads only then."""
-    if not any(map(_keeps_for_backward, compilation.operators.graph.calls)):
-        return run
-
-    def recording(inputs: list[Any]) -> Any:
-        detached = [x.detach() if isinstance(x, torch.Tensor) and x.requires_grad else x for x in inputs]
-        with torch.enable_grad():
-            return run(detached)
-
-    return recording
-
-
-def _keeps_for_backward(node: Any) -> bool:
-    """Whether an operator of the graph delivers what only its adjoint reads, and that only where gradient recording is
-    on: oneDNN's recurrent layers and their workspace."""
-    is_recurrent = node.target is torch.ops.aten.mkldnn_rnn_layer.default
-    return is_recurrent and bool(getattr(node.val[3], "numel", 0))
-
-
-def _outside_autocast(run: Callable[[list[torch.Tensor]], Any]) -> Callable[[list[torch.Tensor]], Any]:
-    """``run`` with autocast off. A graph of operators has autocast's casts among its nodes. Applied once more, it would
-    also cast what the program computes where it is switched off, and what a backward pass computes."""
-
-    def outside(inputs: list[torch.Tensor]) -> Any:
-        if not _any_autocast():
-            return run(inputs)
-        with torch._C._DisableAutocast():
-            return run(inputs)
-
-    return outside
-
-
-def _counting(run: Callable[[list[torch.Tensor]], Any], operators: Any) -> Callable[[list[torch.Tensor]], Any]:
-    """``run``, and then the version counters of its inputs as eager execution leaves them. That counts every write,
-    while the graph writes a modified input once (Section 4.9)."""
-    missing = _writes_uncounted(operators)
-    if not missing:
-        return run
-
-    def counting(inputs: list[torch.Tensor]) -> Any:
-        result = run(inputs)
-        for tensor, more in ((inputs[place], more) for place, more in missing):
-            if not tensor.is_inference():  # those have no counter
-                _set_version((tensor,), (tensor._version + more,))
-        return result
-
-    return counting
-
-
-def _writes_uncounted(operators: Any) -> list[tuple[int, int]]:
-    """(number of an input, how many writes to it the graph does without)."""
-    written = {node.args[0] for node in operators.write_backs}
-    counts = zip(operators.graph.placeholders, operators.versions, strict=True)
-    missing = [(place, count - (node in written)) for place, (node, count) in enumerate(counts)]
-    return [(place, more) for place, more in missing if more]
+    operators = compilation.operators
+    return counting_writes(as_recorded(_flat(operators.module), operators), operators)
 
 
 def _tensor_constants(compilation: Compilation) -> list[torch.Tensor]:

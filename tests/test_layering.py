@@ -42,6 +42,7 @@ ORDER: tuple[tuple[str, ...], ...] = (
      "staxlab.attention.ready", "staxlab.attention.recorded"),
     ("staxlab.measure",),
     ("staxlab.compilation",),
+    ("staxlab.around_calls", "staxlab.instances"),
     ("staxlab.fallbacks", "staxlab.remarks", "staxlab.restoring"),
     ("staxlab.backends",),
     ("staxlab.pipeline",),

@@ -18,6 +18,7 @@ unlinked, so whoever truncates or deletes the cache cannot pull code from under 
 from __future__ import annotations
 
 import atexit
+import contextlib
 import ctypes
 import functools
 import hashlib
@@ -89,7 +90,9 @@ def build(kernels: KernelSet, options: Options, device: DeviceSpec) -> Launchers
     record = Recorder(worker_count())
     wanted = [k for k in kernels if k.language == "cpp" and not k.launch.get("skip")]
     others = [k for k in kernels if k.language == "triton"]
-    results = dict(zip((k.name for k in wanted), _compile_all(wanted, record), strict=True))
+    results = _sharing_sizes(wanted, record) if options.dynamic else {}
+    rest = [kernel for kernel in wanted if kernel.name not in results]
+    results |= zip((k.name for k in rest), _compile_all(rest, record), strict=True)
     for kernel in kernels:
         loaded = results.get(kernel.name)
         if loaded is not None:
@@ -112,6 +115,31 @@ def build(kernels: KernelSet, options: Options, device: DeviceSpec) -> Launchers
     for task in launchers.report.tasks:
         say("build", lambda task=task: f"{task.kernel} ({task.language}): {_what_became(task)}")
     return launchers
+
+
+def _sharing_sizes(kernels: list[Kernel], record: Recorder) -> dict[str, Loaded]:
+    """Those kernels whose text was met before with other numbers, by name (:mod:`.size_parameters`)."""
+    from . import size_parameters
+
+    tools = toolchain.find() if kernels else None
+
+    def compile_text(compiled: Kernel) -> tuple[bytes, str, bool]:
+        key = key_of(compiled, tools)
+        library = cache.read_library(key)
+        hit = library is not None
+        if library is None:
+            library, hit = _compiled_once(compiled, key, tools, kernel.name)
+        return library, key, hit
+
+    found: dict[str, Loaded] = {}
+    for kernel in kernels:
+        compiled, started = anonymous(kernel), time.perf_counter()
+        with contextlib.suppress(size_parameters.NotShared), record.task(kernel, record.now()) as task:
+            made = size_parameters.shared(compiled, compile_text, functools.partial(_opened, compiled))
+            library, key, task.hit = made
+            launch = _launcher(kernel, library, compiled.name)
+            found[kernel.name] = Loaded(launch, key, task.hit, time.perf_counter() - started)
+    return found
 
 
 def _triton_launcher(kernel: Kernel, options: Options) -> Callable[..., None]:

@@ -147,6 +147,8 @@ class Lines:
         if sum(not tensor.numel() for tensor in (*flat, *(tensor for _, tensor in watched))) > 1:
             return None  # which of them are one object cannot be told by their memory
         region = version.region
+        run = getattr(region, "executor", region.call)
+        run = run.executor_for(flat) if hasattr(run, "executor_for") else run  # the line compares all sizes
         try:
             return native.Line(
                 args,
@@ -158,7 +160,7 @@ class Lines:
                 (ambient.grad_mode, ambient.inference_mode, ambient.default_dtype, ambient.deterministic),
                 version.replay,
                 version.key.gamma_g,
-                getattr(region, "executor", region.call),
+                run,
                 region.capture.rebuild_single,
             )
         except (ValueError, BufferError, RuntimeError):

@@ -1,0 +1,126 @@
+"""Kernels that differ in sizes alone share one library (Section 10.3).
+
+In dynamic mode the back end plans every set of sizes for itself, with all decisions that sizes allow. What comes out is
+text, and between two sets of sizes much of it is the same but for numbers: loop bounds, strides, lengths of rows. So
+the texts decide what is shared. The first time a kernel's text is met it is compiled as it is. When another text comes
+that has the same words and other numbers, the numbers that differ become parameters, and one library serves both and
+all further texts that differ in no other number. Each of them gets a copy of its own, with its numbers written into it
+once; a call costs what it costs without parameters, and nothing can be shared that was not the same program.
+
+A number that has to be constant (the lanes of a vector) cannot be a parameter: the compiler refuses the text, and the
+kernels that have these words are compiled one by one from then on.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+import re
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..codegen.kernel import Kernel
+from ..errors import BuildError
+from ..logs import say
+from ..provenance import Line
+
+#: An integer that stands for itself: no part of a name, a floating-point number or a type.
+_NUMBER = re.compile(r"(?<![\w.])\d+(?![\w.])")
+
+#: A text with more parameters than this is compiled as it is.
+MOST_PARAMETERS = 128
+
+NAME = "stax_sizes"
+
+
+class NotShared(Exception):
+    """A text whose like was not met before, or whose numbers have to be constant."""
+
+
+@dataclass
+class Family:
+    """Texts with the same words. ``values`` are the numbers of the first, ``parameters`` the places of those that have
+    differed, ``library`` what was compiled for them; ``refused`` says that the compiler did not take parameters."""
+
+    values: tuple[str, ...]
+    parameters: tuple[int, ...] = ()
+    library: bytes = b""
+    key: str = ""
+    refused: bool = False
+    instances: dict[tuple[str, ...], Any] = field(default_factory=dict)
+
+
+_families: dict[tuple[Any, ...], Family] = {}
+_lock = threading.RLock()
+
+
+def words_and_numbers(kernel: Kernel) -> tuple[str, tuple[str, ...]]:
+    """The text of a kernel without its integers, and those in order."""
+    source = kernel.source
+    return _NUMBER.sub("\0", source), tuple(_NUMBER.findall(source))
+
+
+def with_parameters(kernel: Kernel, places: tuple[int, ...]) -> Kernel:
+    """The kernel with the integers at these places read from an array of its library."""
+    number = {place: position for position, place in enumerate(places)}
+    count, lines = 0, []
+
+    def parameter(match: re.Match) -> str:
+        nonlocal count
+        count += 1
+        return f"{NAME}[{number[count - 1]}]" if count - 1 in number else match[0]
+
+    for line in kernel.lines:
+        lines.append(Line(_NUMBER.sub(parameter, line.text), line.origins))
+    head = next(k for k, line in enumerate(lines) if not line.text.startswith(("#include", "using", "//")))
+    declared = Line(f'extern "C" {{ i64 {NAME}[{len(places)}]; }}')
+    return dataclasses.replace(kernel, lines=(*lines[:head], declared, *lines[head:]))
+
+
+def shared(
+    kernel: Kernel,
+    compile_text: Callable[[Kernel], tuple[bytes, str, bool]],
+    open_library: Callable[[bytes], ctypes.CDLL],
+) -> tuple[ctypes.CDLL, str, bool]:
+    """A library for a kernel whose words were met before: (library, key, whether nothing was compiled).
+    ``compile_text`` gives the bytes of a library, its key, and whether it was there. Raises NotShared for a kernel that
+    is to be compiled as it is."""
+    words, numbers = words_and_numbers(kernel)
+    identity = (words, kernel.flags, kernel.device.name)
+    with _lock:
+        family = _families.setdefault(identity, Family(numbers))
+        if family.refused or numbers == family.values:
+            raise NotShared
+        known = family.instances.get(numbers)
+        if known is not None:
+            return known, family.key, True
+        differing = {k for k, (a, b) in enumerate(zip(numbers, family.values, strict=True)) if a != b}
+        places = tuple(sorted(differing | set(family.parameters)))
+        if len(places) > MOST_PARAMETERS:
+            raise NotShared
+        found = True
+        if places != family.parameters:
+            started = time.perf_counter()
+            try:
+                family.library, family.key, found = compile_text(with_parameters(kernel, places))
+            except BuildError:
+                family.refused = True
+                say("build", lambda: f"{kernel.name}: a number that differs must be constant; compiled as it is")
+                raise NotShared from None
+            family.parameters = places
+            seconds = time.perf_counter() - started
+            say("build", lambda: f"{kernel.name}: {len(places)} sizes are parameters now ({seconds:.3g} s)")
+        library = open_library(family.library)
+        array = (ctypes.c_int64 * len(family.parameters)).in_dll(library, NAME)
+        array[:] = [int(numbers[place]) for place in family.parameters]
+        family.instances[numbers] = library
+        return library, family.key, found
+
+
+def clear() -> None:
+    """Forget every family: the next text of each is compiled as it is."""
+    with _lock:
+        _families.clear()
