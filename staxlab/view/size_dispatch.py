@@ -51,15 +51,15 @@ def tries_table(tries: tuple[Try, ...]) -> Html:
 def group_picture(record: DispatchReport, group: tuple[VersionReport, ...], tries: list[Try]) -> Html:
     """The key on top, below it the versions in the order in which they are tried."""
     boxes = [_rows(version) for version in group]
-    width = max(round(max(len(row) for rows in boxes for row in rows) * CHARACTER) + 30, 250)
+    key = arguments_text(group[0].key)
+    head = shortened(f"key: {key}", LONGEST + 8)
+    width = max(round(max(len(row) for rows in ([head], *boxes) for row in rows) * CHARACTER) + 30, 250)
     right, middle = LEFT + width + GAP, LEFT + width / 2
     met = next((one.version for one in tries if one.is_met), None)
     asked = {one.version for one in tries}
     drawn: list[Html] = []
     shown: list[Html] = []
-    key = arguments_text(group[0].key)
-    said = f"a call with this key: {key}"
-    shown.append(station_box(LEFT, 30, width, 34, [shortened(f"key: {key}", LONGEST + 8)], "input", said))
+    shown.append(station_box(LEFT, 30, width, 34, [head], "input", f"a call with this key: {key}"))
     y = 64.0
     is_lit = bool(tries)  # the way so far is that of the call
     for version, rows in zip(group, boxes, strict=True):

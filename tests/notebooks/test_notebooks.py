@@ -142,6 +142,10 @@ LIVE = {
             "TransformLog",
         },
     ),
+    "10_dynamic_shapes": (
+        9,
+        {"Capture", "ShapeGuard", "DispatchReport", "RangeAnswers", "ExportedProgram", "VersionHistory"},
+    ),
     "11_caching_and_fallback": (
         13,
         {
