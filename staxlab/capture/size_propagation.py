@@ -61,13 +61,34 @@ class Propagation:
         except Exception:  # an operator without a shape rule, or one that needs data: not the program's fault
             return None
         meta = node.val
-        environment = self.owner.environment
-        if not isinstance(meta, TensorMeta) or tuple(map(environment.hint, found)) != tuple(meta.shape):
+        hint = self.owner.environment.hint
+        if not isinstance(meta, TensorMeta) or tuple(map(hint, found)) != tuple(meta.shape):
             return None
+        self._rely()
+        return found
+
+    def tells(self, node: Node) -> bool:
+        """Whether what the operation of ``node`` takes for granted is among the decisions, down to how many parts it
+        returns."""
+        if isinstance(node.val, TensorMeta):
+            return self.owner.of(node) is not None
+        from torch.utils._python_dispatch import _disable_current_modes
+
+        try:
+            with torch._C.DisableTorchFunction(), _disable_current_modes():
+                value = self._run(node)
+        except Exception:  # as above
+            return False
+        if not isinstance(value, (tuple, list)) or len(value) != len(node.val):
+            return False
+        self._rely()
+        return True
+
+    def _rely(self) -> None:
         assumed, self.assumed = self.assumed, []
         for relation, operation in assumed:
-            environment.ask(relation, f"{operation.target_name()} relies on it", node=operation)
-        return found
+            text = f"{operation.target_name()} relies on it"
+            self.owner.environment.ask(relation, text, node=operation)
 
     def _run(self, node: Node) -> Any:
         interpreter = Interpreter(GraphModule(self.owner.graph))

@@ -24,6 +24,7 @@ from typing import Any
 
 import torch
 
+from ..errors import ConstraintError
 from ..loops.expressions import Expr, FloorDivision, Symbol
 from ..provenance import SourceLocation
 from ..shapes.assertions import assert_stated
@@ -125,6 +126,7 @@ class Sizes:
         self.gated: set[Node] = set()
         self.environment.gate = lambda symbol: self.gated.add(self.places[symbol][0])
         self.environment.state = self._state
+        self.uses: tuple[ShapeUse, ...] = ()
         self._propagation: Any = None
 
     # -- sizes that depend on data (Section 10.5) --------------------------------------------------------------------
@@ -160,7 +162,8 @@ class Sizes:
     def gates(self, others: Iterable[DataGate], uses: Iterable[ShapeUse]) -> tuple[DataGate, ...]:
         """All data gates in the order of the graph: ``others``, and of the sizes held back those whose number got into
         the graph after all."""
-        needed = self.gated | set(backward_slice([use.node for use in uses]))
+        self.uses = tuple(uses)
+        needed = self.gated | set(backward_slice([use.node for use in self.uses]))
         order = {node: position for position, node in enumerate(self.graph)}
         kept = [gate for node, gate in self.held.items() if node in needed]
         return tuple(sorted([*others, *kept], key=lambda gate: order[gate.node]))
@@ -191,12 +194,15 @@ class Sizes:
         """The sizes of a node's value; None where they cannot be told. The first question about an intermediate value
         runs the operations it comes from once on tensors without memory."""
         if node not in self.known:
-            if self._propagation is None:
-                from .size_propagation import Propagation
-
-                self._propagation = Propagation(self)
-            self.known[node] = self._propagation.sizes(node)
+            self.known[node] = self._propagated().sizes(node)
         return self.known[node]
+
+    def _propagated(self) -> Any:
+        if self._propagation is None:
+            from .size_propagation import Propagation
+
+            self._propagation = Propagation(self)
+        return self._propagation
 
     def answer(self, name: str, arguments: tuple, keywords: dict, nodes: list[Node]) -> Any:
         """What ``x.shape``, ``x.size(0)`` or ``x.numel()`` is; None where it is a plain number as ever."""
@@ -233,11 +239,29 @@ class Sizes:
             if node.op.startswith("call_") and isinstance(node.val, TensorMeta):
                 self.of(node)
 
+    def _refuse_number(self, use: ShapeUse) -> None:
+        """A number that got into the graph without a decision, though it comes from a declared size: ConstraintError.
+        How many parts there are, whether there is one row, whether something was a copy: that is among what the
+        operations take for granted, if their sizes could be told."""
+        sizes = self.known.get(use.node)
+        if use.what.endswith(".__len__") and sizes and sizes[0].is_constant:
+            return
+        inputs = [node for node in backward_slice([use.node]) if node.op == "placeholder"]
+        declared = sorted({s.name for node in inputs for e in self.known[node] or () for s in e.symbols})
+        is_read = use.what.startswith("Python code read .") or "identity" in use.what or "without elements" in use.what
+        if declared and (is_read or not self._propagated().tells(use.node)):
+            raise ConstraintError(
+                f"the program has a number in it that depends on {', '.join(declared)}: {use}",
+                remedy="read sizes as x.shape[0] or x.numel(), or leave these dimensions out of dims",
+            )
+
     def guard(self) -> ShapeGuard | None:
         """The decisions as a guard over the flat inputs, whose order is final now. Where dimensions were declared, what
         the operations take for granted is among them, whether Python code asked for a size or not."""
         if self.declared is not None:
             self.propagate()
+            for use in self.uses:
+                self._refuse_number(use)
         positions = {node: position for position, node in enumerate(self.graph.placeholders)}
         for symbol, (node, dimension, multiple_of) in self.places.items():
             if node not in positions:

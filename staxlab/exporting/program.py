@@ -19,6 +19,7 @@ from ..options import Options
 from ..shapes.assertions import assert_dim_multiple, assert_dim_range, assert_dims_equal, assert_shape_guard
 from ..shapes.environment import ShapeGuard
 from ..shapes.relations import COMPARISONS
+from ..specialize.signature import stride_expression
 from ..specialize.structure import Parameters, argument_leaves
 from .adjudication import KEPT, Adjudication, adjudicate, require
 from .dimension import Dim, declarations
@@ -26,12 +27,16 @@ from .dimension import Dim, declarations
 
 @dataclass(frozen=True)
 class Place:
-    """Where an input is found in a call and what it must be: ``sizes`` has None where the size was declared."""
+    """Where an input is found in a call and what it must be: ``sizes`` has None where the size was declared, ``layout``
+    its strides relative to sizes where the program asked for them, and ``constant`` says that it may not require grad:
+    the sample did not, so where the program switches recording off was not recorded."""
 
     path: str
     sizes: tuple[int | None, ...]
     dtype: torch.dtype
     device: torch.device
+    layout: tuple[Any, ...] | None = None
+    constant: bool = False
 
 
 @dataclass(eq=False)
@@ -40,6 +45,7 @@ class ExportedProgram:
 
     ``module``         the graph, assertions included, and its Python source; weights are its constants
     ``places``         the tensors it takes, in the order of their paths in a call
+    ``others``         the sample's other arguments by path: constants of the program, the same at every call
     ``dims``           the declarations by name
     ``adjudications``  every decision about a declared size and what became of it
 
@@ -55,6 +61,7 @@ class ExportedProgram:
     adjudications: tuple[Adjudication, ...]
     output_spec: Any
     names: tuple[str, ...] = field(default=(), repr=False)
+    others: dict[str, Any] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
         self._rebuild = compile_rebuild(self.output_spec)
@@ -76,8 +83,9 @@ class ExportedProgram:
         parameters = Parameters(self.names, "args", frozenset(self.names))
         if kwargs:
             args, kwargs = parameters.canonical(len(args), tuple(kwargs))(args, kwargs)
-        leaves = argument_leaves(args, kwargs, parameters.name, {})
+        leaves = list(argument_leaves(args, kwargs, parameters.name, {}))
         found = {leaf.path: leaf.value for leaf in leaves if isinstance(leaf.value, torch.Tensor)}
+        _check_others(self.name, self.others, leaves)
         missing = [place.path for place in self.places if place.path not in found]
         if missing or len(found) != len(self.places):
             raise ConstraintError(
@@ -123,6 +131,47 @@ def _check(name: str, place: Place, tensor: torch.Tensor) -> None:
             f"and got {tensor.dtype} {list(sizes)} on {tensor.device.type}",
             remedy="declare the dimensions that vary: dims={...: {dimension: Dim(...)}}",
         )
+    if place.layout is not None and not _lies_so(tensor, place.layout):
+        raise ConstraintError(
+            f"{place.path} has the strides {tuple(tensor.stride())}, and {name}, which asks for its memory layout, was "
+            "exported for another layout",
+            remedy=f"{place.path}.contiguous(), or export with a sample that lies in memory like this one",
+        )
+    if place.constant and tensor.requires_grad and torch.is_grad_enabled():
+        raise ConstraintError(
+            f"{place.path} requires grad, and {name}, which switches gradient recording off for a part of what it does, "
+            "was exported with a sample that does not",
+            remedy="export with a sample that requires grad",
+        )
+
+
+def _lies_so(tensor: torch.Tensor, layout: tuple[Any, ...]) -> bool:
+    """Whether strides are what :func:`~staxlab.specialize.signature.stride_expression` says of the sample."""
+
+    def value(expression: Any) -> int:
+        return expression if type(expression) is int else tensor.shape[expression[1]] * value(expression[2])
+
+    rows = zip(tensor.shape, tensor.stride(), layout, strict=True)
+    return all(size < 2 or e is None or value(e) == stride for size, stride, e in rows)
+
+
+def _check_others(name: str, others: dict[str, Any], leaves: list[Any]) -> None:
+    given = {leaf.path: leaf.value for leaf in leaves if not isinstance(leaf.value, torch.Tensor)}
+    for path in dict.fromkeys([*others, *given]):
+        if path not in given or path not in others or not _equal(given[path], others[path]):
+            wanted = f"{path} = {others[path]!r}" if path in others else f"{path} left out"
+            got = f"{given[path]!r}" if path in given else "a call without it"
+            raise ConstraintError(
+                f"{name} was exported for {wanted}, and got {got}", remedy="export it once more for this value"
+            )
+
+
+def _equal(a: Any, b: Any) -> bool:
+    if a is b:
+        return True
+    if type(a) is not type(b):
+        return False
+    return repr(a) == repr(b) if isinstance(a, (float, complex)) else bool(a == b) is True
 
 
 def export(
@@ -142,12 +191,14 @@ def export(
     parameters = Parameters.of(fn)
     if kwargs:
         args, kwargs = parameters.canonical(len(args), tuple(kwargs))(args, kwargs)
-    leaves = argument_leaves(args, kwargs, parameters.name, {})
+    leaves = list(argument_leaves(args, kwargs, parameters.name, {}))
     shapes = {leaf.path: tuple(leaf.value.shape) for leaf in leaves if isinstance(leaf.value, torch.Tensor)}
     names = [parameters.name(index) for index in range(len(args))]
     declared = declarations(dims or {}, names, list(shapes), shapes)
     rows = {place: Declared(row.name, *row.counts, row.multiple_of) for place, row in declared.items()}
-    with torch.no_grad():
+    others = {leaf.path: leaf.value for leaf in leaves if not isinstance(leaf.value, torch.Tensor)}
+    _check_apart(leaves)
+    with torch.enable_grad():  # with recording on, the graph has where the program switches it off
         capture = trace(fn, args, kwargs, options=Options(dynamic=True), declared=rows)
     _check_data(capture)
     by_name = {row.name: row for row in declared.values()}
@@ -156,9 +207,21 @@ def export(
     require(adjudications, by_name, hints)
     uses = {place: row.name for place, row in declared.items()}
     module, places = _program(capture, uses, by_name, adjudications)
+    _check_writes(capture, module)
     return ExportedProgram(
-        capture.name, module, places, by_name, uses, adjudications, capture.output_spec, parameters.positional
+        capture.name, module, places, by_name, uses, adjudications, capture.output_spec, parameters.positional, others
     )
+
+
+def _check_apart(leaves: list[Any]) -> None:
+    """One tensor in two places would be one input of the graph, and no later call could tell them apart."""
+    first: dict[int, str] = {}
+    for leaf in leaves:
+        if isinstance(leaf.value, torch.Tensor) and first.setdefault(id(leaf.value), leaf.path) != leaf.path:
+            raise ConstraintError(
+                f"the sample has one tensor as {first[id(leaf.value)]} and as {leaf.path}",
+                remedy="a sample with tensors of their own: x.clone()",
+            )
 
 
 def _check_data(capture: Capture) -> None:
@@ -169,18 +232,39 @@ def _check_data(capture: Capture) -> None:
             where=gate.location,
             remedy="leave the decision in the data: torch.where, masks, staxlab.gate",
         )
-    if capture.mutates_inputs and any(
-        node.meta.get("mutates") and any(n.op == "placeholder" and _is_free(capture, n) for n in node.inputs)
-        for node in capture.graph
-    ):
+    arguments = {_memory(t): row.path for row, t in _rows(capture) if not row.is_free}
+    for place in capture.environment.tensors:
+        path = arguments.get(_memory(place.read()))
+        if path is not None:
+            raise ConstraintError(
+                f"the sample's {path} is a tensor that {capture.name} also finds outside its arguments, as {place.path}",
+                remedy="a sample of its own: x.clone()",
+            )
+
+
+def _rows(capture: Capture) -> list[tuple[Input, torch.Tensor]]:
+    return list(zip(capture.inputs, capture.samples or (), strict=True))
+
+
+def _memory(tensor: torch.Tensor) -> Any:
+    has_storage = tensor.layout is torch.strided and tensor.numel()
+    return tensor.untyped_storage().data_ptr() if has_storage else id(tensor)
+
+
+def _check_writes(capture: Capture, module: GraphModule) -> None:
+    """Refuse a program that writes into its constants, through views or not: seen by running it once."""
+    if not capture.mutates_inputs:
+        return
+    before = {name: value._version for name, value in module.constants.items()}
+    with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        module(*(sample.detach().clone() for row, sample in _rows(capture) if not row.is_free))
+    written = [name for name, value in module.constants.items() if value._version != before[name]]
+    if written:
         raise ConstraintError(
-            f"{capture.name} writes into a tensor it finds outside its arguments, and an exported program has copies",
+            f"{capture.name} writes into a tensor it finds outside its arguments ({', '.join(written)}), and an "
+            "exported program has copies",
             remedy="pass the tensor as an argument",
         )
-
-
-def _is_free(capture: Capture, node: Node) -> bool:
-    return next(i.is_free for i in capture.inputs if i.name == node.name)
 
 
 def _program(
@@ -207,13 +291,20 @@ def _program(
         moved[node] = graph.create(node.op, node.target, args, kwargs, name=node.name, location=node.location)
         moved[node].meta.update(node.meta)
     graph.check()
-    return GraphModule(graph, constants), tuple(_place(rows[node], uses) for node in arguments)
+    places = (_place(rows[node], samples[node], uses, capture) for node in arguments)
+    return GraphModule(graph, constants), tuple(places)
 
 
-def _place(row: Input, uses: dict[tuple[str, int], str]) -> Place:
+def _place(row: Input, sample: torch.Tensor, uses: dict[tuple[str, int], str], capture: Capture) -> Place:
     meta: TensorMeta = row.meta
     sizes = tuple(None if (row.path, d) in uses else extent for d, extent in enumerate(meta.shape))
-    return Place(row.path, sizes, meta.dtype, meta.device)
+    # A call that returned its argument itself, `x.contiguous()`, leaves a node that nothing reads.
+    asks = bool(capture.shape_reads) or any(
+        node.meta.get("aliases") and not node.users and not node.meta.get("mutates") for node in capture.graph
+    )
+    layout = stride_expression(meta.shape, meta.stride) if asks else None
+    switches = any(node.meta.get("recording_off") for node in capture.graph)
+    return Place(row.path, sizes, meta.dtype, meta.device, layout, switches and not sample.requires_grad)
 
 
 def _assert(
