@@ -197,6 +197,8 @@ class ShapeGuard:
         return tuple(decision for decision in self.decisions if not decision.relation.holds(values))
 
     def __str__(self) -> str:
+        if not self.decisions:
+            return "shape guard: nothing is asked at a call"
         places = ", ".join(f"{symbol.name} = {place}" for symbol, place in self.sources)
         return "\n".join([f"shape guard over {places}:", *(f"    {decision}" for decision in self.decisions)])
 
