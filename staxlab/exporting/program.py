@@ -139,7 +139,7 @@ def _check(name: str, place: Place, tensor: torch.Tensor) -> None:
         )
     if place.constant and tensor.requires_grad and torch.is_grad_enabled():
         raise ConstraintError(
-            f"{place.path} requires grad, and {name}, which switches gradient recording off for a part of what it does, "
+            f"{place.path} requires grad, and {name}, which switches gradient recording off for a part of it, "
             "was exported with a sample that does not",
             remedy="export with a sample that requires grad",
         )
@@ -237,7 +237,7 @@ def _check_data(capture: Capture) -> None:
         path = arguments.get(_memory(place.read()))
         if path is not None:
             raise ConstraintError(
-                f"the sample's {path} is a tensor that {capture.name} also finds outside its arguments, as {place.path}",
+                f"the sample's {path} is a tensor that {capture.name} also finds outside, as {place.path}",
                 remedy="a sample of its own: x.clone()",
             )
 

@@ -12,6 +12,7 @@ unread, where they would ask any other object for its value at once.
 
 from __future__ import annotations
 
+import numbers
 import operator
 import sys
 from typing import Any
@@ -23,8 +24,6 @@ from ..loops.expressions import Expr
 from .environment import ShapeEnvironment
 from .relations import Relation
 
-#: What an integer calculates with. Of an ``int`` of another type (an ``IntEnum``) and the others, it takes the number.
-_NUMBERS = (int, float, complex)
 _NAMES = {"==": "eq", "!=": "ne", "<": "lt", "<=": "le", ">": "gt", ">=": "ge"}
 
 
@@ -142,7 +141,7 @@ class SymbolicInteger(torch.SymInt):
     def _combine(self, other: Any, operation: Any, reflected: bool = False) -> Any:
         expression = _expression(other, self.environment)
         if expression is None:
-            if not isinstance(other, _NUMBERS):
+            if not isinstance(other, numbers.Number):
                 return NotImplemented
             return operation(other, int(self)) if reflected else operation(int(self), other)
         left, right = (expression, self.expression) if reflected else (self.expression, expression)
@@ -216,7 +215,7 @@ class SymbolicInteger(torch.SymInt):
     def _ask(self, comparison: str, other: Any) -> Any:
         expression = _expression(other, self.environment)
         if expression is None:
-            if not isinstance(other, _NUMBERS):
+            if not isinstance(other, numbers.Number):
                 return NotImplemented
             return getattr(operator, _NAMES[comparison])(int(self), other)
         relation = Relation.of(self.expression, comparison, expression)
@@ -303,7 +302,7 @@ def _forward(name: str) -> Any:
 
 def _reflect(name: str) -> Any:
     def method(self: SymbolicInteger, other: Any) -> Any:
-        if not isinstance(other, _NUMBERS):
+        if not isinstance(other, numbers.Number):
             return NotImplemented
         return getattr(operator, name)(_plain(other), int(self))
 

@@ -90,6 +90,9 @@ class Relation:
             low, high = max(low, symbol.lower), min(high, symbol.upper)
             if self.comparison != "!=":
                 return (low, high)
+        form = (self.left - self.right).affine([symbol])
+        if self.comparison == "!=" and linear is None and form is not None and form[0] != (0,):
+            return (symbol.lower, symbol.upper)  # 3 n != 7 holds for every whole n
         if self._values() is None and not math.isinf(symbol.upper - symbol.lower) and linear is None:
             return None
         low = high = hint
