@@ -127,7 +127,7 @@ def _band(relation: Relation, symbol: Symbol, start: int) -> Band | None:
     if around is None:
         return None
     upper = around[1]
-    is_end = upper == symbol.upper or upper - start < ENUMERATED or _changes(relation, symbol, upper, holds)
+    is_end = upper == symbol.upper or _changes(relation, symbol, upper, holds)
     return Band(start, upper, holds) if is_end else None
 
 

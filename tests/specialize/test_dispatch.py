@@ -449,7 +449,7 @@ def test_inference_tensors_have_no_version_counter_and_still_work():
 
 def test_region_protocol_needs_no_tracer():
     class Capture:
-        replay = None
+        replay = shape_guard = None
         bind = staticmethod(lambda args, kwargs: list(args))
         rebuild = staticmethod(lambda flat, call=None: flat[0])
 

@@ -86,6 +86,11 @@ def test_a_relation_that_keeps_changing_ends_undetermined():
     assert range_answers(answers.relation, 4000).narrower is None
 
 
+def test_a_band_whose_end_is_not_found_is_no_band():
+    relation = Relation.of(Expr.of(M) // 100_000, "==", 0)
+    assert [(band.lower, band.upper, band.holds) for band in range_answers(relation, 5).bands] == [(2, math.inf, None)]
+
+
 def test_a_number_line_shows_one_size_of_its_range():
     with pytest.raises(ConstraintError, match="2 sizes"):
         range_answers(Relation.of(N, "<", M), 4)
