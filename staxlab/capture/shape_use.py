@@ -57,6 +57,10 @@ _SAME_BY_SIZE = frozenset({"contiguous", "sum_to_size", "broadcast_tensors", "to
 _NEVER_SAME = frozenset({"squeeze", "view", "detach"})
 
 
+#: In a node's metadata: decisions about sizes account for how many parts it returned (:mod:`.sizes`).
+PARTS_TOLD = "parts_told"
+
+
 @dataclass(frozen=True)
 class ShapeUse:
     """A node from whose shape a constant of the graph came, and how it got there."""
@@ -87,7 +91,7 @@ def shape_uses(
         if any(isinstance(v, TensorMeta) and v.numel == 0 for v in _values_around(node)) and not _is_operator(node):
             yield ShapeUse(node, "computed on a tensor without elements")
         if isinstance(node.val, (tuple, list)) and not isinstance(node.val, torch.Size):
-            if not _has_fixed_count(node, name):
+            if not _has_fixed_count(node, name) and not node.meta.get(PARTS_TOLD):
                 yield ShapeUse(node, f"returned {len(node.val)} parts")
             kinds.append(node)
         views = node.meta.get("aliases") and not node.meta.get("mutates") and name not in _NEVER_SAME

@@ -33,7 +33,7 @@ from ..shapes.integer import is_symbolic, number
 from ..shapes.relations import COMPARISONS, Relation
 from .gates import DataGate, backward_slice
 from .graph import Graph, Node, TensorMeta
-from .shape_use import ShapeUse
+from .shape_use import PARTS_TOLD, ShapeUse
 
 #: What may be asked about a shape and answered symbolically; the rest (strides, layouts, ``len``) is a plain number.
 ANSWERED = frozenset({"shape", "size", "numel", "nelement", "sym_size", "sym_numel"})
@@ -162,11 +162,19 @@ class Sizes:
     def gates(self, others: Iterable[DataGate], uses: Iterable[ShapeUse]) -> tuple[DataGate, ...]:
         """All data gates in the order of the graph: ``others``, and of the sizes held back those whose number got into
         the graph after all."""
-        self.uses = tuple(uses)
+        self.uses = tuple(use for use in uses if not self._counts(use))
         needed = self.gated | set(backward_slice([use.node for use in self.uses]))
         order = {node: position for position, node in enumerate(self.graph)}
         kept = [gate for node, gate in self.held.items() if node in needed]
         return tuple(sorted([*others, *kept], key=lambda gate: order[gate.node]))
+
+    def _counts(self, use: ShapeUse) -> bool:
+        """Whether a use is a number of parts (``qkv.unbind(2)``) that the decisions account for: the operation, carried
+        out on symbols, returns as many, whatever sizes it does not rely on."""
+        node = use.node
+        if isinstance(node.val, (tuple, list)) and use.what.startswith("returned ") and self._propagated().tells(node):
+            node.meta[PARTS_TOLD] = True
+        return bool(node.meta.get(PARTS_TOLD)) and use.what.startswith("returned ")
 
     # -- what sizes are ----------------------------------------------------------------------------------------------
 

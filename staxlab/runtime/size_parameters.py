@@ -124,3 +124,14 @@ def clear() -> None:
     """Forget every family: the next text of each is compiled as it is."""
     with _lock:
         _families.clear()
+
+
+def statistics() -> dict[str, int]:
+    """How many families there are, how many of them have parameters, how many texts share those, and how many families
+    the compiler refused parameters."""
+    with _lock:
+        families = [*_families.values()]
+    return {
+        "families": len(families), "with parameters": sum(bool(f.library) for f in families),
+        "texts that share": sum(len(f.instances) for f in families), "refused": sum(f.refused for f in families),
+    }  # fmt: skip

@@ -272,6 +272,9 @@ AS_SYMBOLS = {
     "branch": Sizes(lambda x: x + 1 if x.shape[0] > 5 else x - 1, ROWS, 2),
     "assertion": Sizes(lambda x: x + 1 if x.shape == x.t().t().shape else x, ROWS, 1),
     "interpolate": Sizes(lambda x: F.interpolate(x[None], size=2 * x.shape[-1]), ROWS, 1),
+    "unbind of columns": Sizes(lambda x: sum(torch.unbind(x, 1)), ROWS, 2),
+    "chunk": Sizes(lambda x: sum(part.sum() for part in x.chunk(3)), ROWS, 2),
+    "returned chunks": Sizes(lambda x: x.chunk(3), ROWS, 2),
 }
 
 PINNED = {
@@ -285,8 +288,6 @@ PINNED = {
     "iteration": Sizes(loop_over_rows, ROWS, 3),
     "list()": Sizes(lambda x: torch.cat(list(x)), ROWS, 3),
     "unbind": Sizes(lambda x: torch.stack(x.unbind(0)[::-1]), ROWS, 3),
-    "unbind of columns": Sizes(lambda x: sum(torch.unbind(x, 1)), ROWS, 3),
-    "chunk": Sizes(lambda x: sum(part.sum() for part in x.chunk(3)), ROWS, 3),
     "split": Sizes(lambda x: sum(part.sum() for part in x.split(2)), ROWS, 3),
     "torch.split": Sizes(lambda x: sum(part.sum() for part in torch.split(x, 2)), ROWS, 3),
     "identity": Sizes(branch_on_identity, ROWS, 3),
@@ -296,7 +297,6 @@ PINNED = {
     "zip": Sizes(lambda x: torch.stack([a - b for a, b in zip(x, x.flip(0), strict=True)]), ROWS, 3),
     "reversed": Sizes(lambda x: torch.stack(list(reversed(x))), ROWS, 3),
     "empty_strided": Sizes(lambda x: torch.empty_strided(x.size(), x.stride()).fill_(1), ROWS, 3),
-    "returned chunks": Sizes(lambda x: x.chunk(3), ROWS, 3),
     "contiguous that copies at some sizes": Sizes(lambda x: x[:4].t().t()[:, :3].contiguous().view(-1), ROWS, 3),
     "is_contiguous of an intermediate": Sizes(lambda x: x + 1 if x[:, :3].is_contiguous() else x - 1, ROWS, 3),
     "rank behind squeeze": Sizes(lambda x: x + x[::4].squeeze().ndim, LINES, 4),

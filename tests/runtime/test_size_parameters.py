@@ -1,0 +1,131 @@
+"""Kernels that differ in sizes alone share a library: what is shared, what is not, and that values stay right."""
+
+from __future__ import annotations
+
+import warnings
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import staxlab
+from staxlab.codegen.kernel import Kernel
+from staxlab.options import Options, device_spec
+from staxlab.provenance import Line
+from staxlab.runtime import build, size_parameters, toolchain
+
+
+@pytest.fixture(autouse=True)
+def forget():
+    size_parameters.clear()
+    yield
+    size_parameters.clear()
+
+
+def kernel(*lines: str) -> Kernel:
+    head = ('#include "staxlab_math.h"', "using namespace stax;", "")
+    device = device_spec("cpu", Options())
+    return Kernel("op", "cpp", tuple(Line(text, frozenset({k})) for k, text in enumerate((*head, *lines))), (), (), device)
+
+
+def test_numbers_are_told_from_names_and_fractions():
+    words, numbers = size_parameters.words_and_numbers(kernel("f32x8 t0 = load<f32x8>(in_x + 128*i0); t0 * 2.0f; 1e-05f; 64"))
+    assert numbers == ("128", "64") and "f32x8" in words and "2.0f" in words and "1e-05f" in words
+
+
+def test_parameters_stand_where_the_numbers_stood_and_lines_keep_their_origins():
+    before = kernel("i64 f() { return 10 + 20 * 30; }")
+    after = size_parameters.with_parameters(before, (0, 2))
+    assert "return stax_sizes[0] + 20 * stax_sizes[1];" in after.source and "i64 stax_sizes[2];" in after.source
+    assert after.lines[-1].origins == before.lines[-1].origins
+
+
+def libraries_compiled(monkeypatch) -> list[str]:
+    compiled: list[str] = []
+    original = build.compile_kernel
+
+    def counted(kernel, tools, title="", group=None):
+        if group is not None:  # without a group it calls itself with one
+            compiled.append(title)
+        return original(kernel, tools, title, group)
+
+    monkeypatch.setattr(build, "compile_kernel", counted)
+    return compiled
+
+
+def test_the_third_size_compiles_nothing(cache_dir, monkeypatch):
+    """The first text is compiled as it is, the second with its sizes as parameters, all others are instances."""
+    compiled_now = libraries_compiled(monkeypatch)
+    compiled = staxlab.compile(lambda x: torch.softmax(x * 2, -1), dynamic=True, strict_native=True)
+    counts = []
+    for rows in (64, 80, 96, 640, 65, 127):
+        x = torch.randn(rows, 48)
+        torch.testing.assert_close(compiled(x), torch.softmax(x * 2, -1))
+        counts.append(len(compiled_now))
+    assert counts == [1, 2, 2, 2, 2, 2]
+    found = size_parameters.statistics()
+    assert found["with parameters"] == 1 and found["texts that share"] == 5 and found["refused"] == 0
+
+
+def test_shared_kernels_give_the_bits_of_specialized_ones(cache_dir):
+    def function(x, w):
+        return torch.nn.functional.layer_norm(x + w, (x.shape[-1],)).sum(0), torch.tanh(x).amax(-1)
+
+    dynamic = staxlab.compile(function, dynamic=True, strict_native=True)
+    for rows, columns in ((3, 17), (5, 17), (40, 17), (40, 64), (9, 65), (2, 100), (31, 33)):
+        x, w = torch.randn(rows, columns), torch.randn(columns)
+        special = staxlab.compile(function, strict_native=True)
+        for mine, theirs in zip(dynamic(x, w), special(x, w), strict=True):
+            assert torch.equal(mine, theirs)
+
+
+def test_a_number_that_must_be_constant_is_compiled_as_it_is(cache_dir):
+    tools = toolchain.find()
+
+    def compile_text(one):
+        return build.compile_kernel(one, tools), "key", False
+
+    def text(lanes: int) -> Kernel:
+        return kernel(f'extern "C" void op() {{ Vec<f32, {lanes}> x; (void)x; }}')
+
+    for lanes in (8, 16, 4):
+        with pytest.raises(size_parameters.NotShared):
+            size_parameters.shared(text(lanes), compile_text, lambda library: build._open(library, "op"))
+    assert size_parameters.statistics()["refused"] == 1
+
+
+def test_without_dynamic_mode_nothing_is_shared(cache_dir):
+    compiled = staxlab.compile(lambda x: x * 2 + 1, strict_native=True)
+    for n in (5, 6, 7):
+        compiled(torch.randn(n, 3))
+    assert size_parameters.statistics()["families"] == 0
+
+
+PROGRAMS = {
+    "rows": lambda x: torch.softmax(x, -1) * 3,
+    "columns": lambda x: x.sum(0) + 1,
+    "both": lambda x: (x - x.mean(0)).relu() + x.amax(-1, keepdim=True),
+    "turned": lambda x: x.t().contiguous() + 1,
+    "flat": lambda x: x.reshape(-1).cumsum(0),
+    "halves": lambda x: torch.cat([x[: x.shape[0] // 2] * 2, x[x.shape[0] // 2 :]]),
+    "branch": lambda x: x.exp() if x.shape[1] > 9 else x.sin(),
+    "pad": lambda x: torch.nn.functional.pad(x, (1, x.shape[0] % 3)),
+}
+COMPILED = {name: staxlab.compile(f, dynamic=True, options={"max_versions": 64}) for name, f in PROGRAMS.items()}
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    st.sampled_from(sorted(PROGRAMS)), st.integers(0, 70), st.integers(0, 70),
+    st.sampled_from([torch.float32, torch.float64, torch.bfloat16]), st.booleans(),
+)  # fmt: skip
+def test_random_sizes_agree_with_eager(name, rows, columns, dtype, turned):
+    x = (torch.randn(columns, rows).t() if turned else torch.randn(rows, columns)).to(dtype)
+    if name == "both" and not columns:
+        return  # eager refuses the maximum of nothing
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        mine, theirs = COMPILED[name](x), PROGRAMS[name](x)
+    tolerance = {torch.float64: 1e-12, torch.float32: 1e-5, torch.bfloat16: 3e-2}[dtype]
+    torch.testing.assert_close(mine, theirs, rtol=tolerance, atol=tolerance, equal_nan=True)
