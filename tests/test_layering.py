@@ -26,7 +26,7 @@ ORDER: tuple[tuple[str, ...], ...] = (
      "staxlab.native", "staxlab.backends.table", "staxlab.runtime.cache_directory"),
     ("staxlab.shapes",),
     ("staxlab.capture.graph", "staxlab.capture.module"),
-    ("staxlab.specialize",),
+    ("staxlab.specialize", "staxlab.shapes.bucketed"),  # which asks whether its call is being recorded
     ("staxlab.capture",),
     ("staxlab.transform",),
     ("staxlab.operators",),
