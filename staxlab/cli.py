@@ -78,8 +78,8 @@ def build_parser() -> argparse.ArgumentParser:
     reproduce.add_argument("--quick", action="store_true", help="few readings, rougher numbers")
     reproduce.add_argument("--peers", action="store_true", help="also measure torch.compile")
     reproduce.add_argument("--json", action="store_true", help="print the records as JSON, for a script")
-    reproduce.add_argument("--out", metavar="DIR", help="write JSON, text and pictures there")
-    reproduce.add_argument("--from", dest="saved", metavar="DIR", help="show what --out wrote; measures nothing")
+    reproduce.add_argument("--out", metavar="DIR", help="write JSON, text and pictures there; or into this .json")
+    reproduce.add_argument("--from", dest="saved", metavar="PATH", help="show what --out wrote; measures nothing")
     reproduce.set_defaults(run=_reproduce)
 
     doctor = commands.add_parser("doctor", help="what is installed here, what is missing, what to do about it")
@@ -420,7 +420,7 @@ def _reproduce(options: argparse.Namespace) -> int:
 
     out = Path(options.out) if options.out else None
     if out:
-        _check_writable(out / "tables.json", made=True)
+        _check_writable(out if out.suffix == ".json" else out / "tables.json", made=True)
     if options.saved:
         done = _saved_reproduction(Path(options.saved))
     else:
