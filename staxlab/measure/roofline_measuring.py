@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..errors import BuildError, MissingDependencyError
@@ -43,8 +43,7 @@ class _Best:
     rounds: list[float] = field(default_factory=list)
 
     def ceiling(self) -> Ceiling:
-        t = self.template
-        return Ceiling(t.name, t.kind, max(self.rounds), t.note, t.level, t.capacity, t.threads, tuple(self.rounds))
+        return replace(self.template, value=max(self.rounds), rounds=tuple(self.rounds))
 
 
 def measured(
@@ -234,6 +233,8 @@ def _visit(kernels: Any, visit: Visit, all_threads: int | None, best: dict[str, 
         entry = best.setdefault(name, _Best(template))
         if visit.level == MEMORY and visit.threads == all_threads and entry.rounds:
             # PyTorch's operators had a GPU's memory just before: the better of both is this round's.
-            entry.rounds[-1] = max(entry.rounds[-1], value)
+            if value > entry.rounds[-1]:
+                entry.rounds[-1] = value
+                entry.template = replace(entry.template, note="a Triton kernel of ours")
         else:
             entry.rounds.append(value)

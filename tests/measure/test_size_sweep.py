@@ -65,6 +65,11 @@ def test_a_sharp_knee_lies_between_its_neighbours():
     assert (knee.before, knee.after) == (pytest.approx(100e9), pytest.approx(40e9))
 
 
+def test_the_knee_of_a_long_transition_is_its_middle():
+    _, (knee,) = plateaus_and_knees(SIZES, staircase(SIZES, [6.1], [100e9, 25e9], 2.0), 0.01)
+    assert knee.size == pytest.approx(4096 * 2**6.1, rel=0.05)
+
+
 def test_what_is_no_knee():
     flat = [50e9] * len(SIZES)
     assert plateaus_and_knees(SIZES, flat, 0.01)[1] == ()
@@ -76,7 +81,8 @@ def test_what_is_no_knee():
     down = staircase(SIZES, [5.0], [50e9, 20e9])
     assert plateaus_and_knees(SIZES, down, 0.3) == ((), ()), "too noisy to believe"
     spike = [*flat[:20], 10e9, *flat[21:]]
-    assert plateaus_and_knees(SIZES, spike, 0.01)[1] == (), "one size is no plateau"
+    plateaus, knees = plateaus_and_knees(SIZES, spike, 0.01)
+    assert knees == () and len(plateaus) == 1, "one size is no plateau, and does not divide one"
     with pytest.raises(OptionError):
         plateaus_and_knees((1024, 2048), (1.0, 0.0), 0.01)
 
