@@ -103,7 +103,12 @@ class Bucketed:
         self.fn, self._original = fn, fn.__wrapped__ if hasattr(fn, "versions") and hasattr(fn, "__wrapped__") else fn
         self.__name__ = getattr(fn, "__name__", None) or type(self._original).__name__
         target = self._original.forward if isinstance(self._original, torch.nn.Module) else self._original
-        self._signature = inspect.signature(target)
+        try:
+            self._signature = inspect.signature(target)
+        except (TypeError, ValueError):
+            raise OptionError(
+                f"{self.__name__} does not say what its parameters are called", remedy="wrap it: lambda x: f(x)"
+            ) from None
         self._dims = {name: _dimensions(name, given) for name, given in dims.items()}
         self.sizes = tuple(dict.fromkeys(size for given in self._dims.values() for size in given.values()))
         self._lengths, self._masks = dict(lengths), dict(masks)

@@ -259,6 +259,8 @@ def test_calls_that_do_not_fit():
         add(torch.ones(3))
     with pytest.raises(OptionError, match="function or module"):
         bucketed(3, dims={"x": 0}, pad=0.0)
+    with pytest.raises(OptionError, match="does not say what its parameters are called"):
+        bucketed(torch.sum, dims={"input": 0}, pad=0.0)
     assert "buckets 4, 8" in repr(add) and "1 padded sizes" in repr(add)
 
 
