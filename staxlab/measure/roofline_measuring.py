@@ -158,6 +158,15 @@ class Visit:
         return f"{prefix}{probe}, {self.threads} thread{'s' if self.threads != 1 else ''}"
 
 
+def thread_numbers(most: int) -> tuple[int, ...]:
+    """All threads, and the powers of two below, the largest first: how a bandwidth grows with threads.
+
+    >>> thread_numbers(6)
+    (6, 4, 2, 1)
+    """
+    return (most, *(1 << k for k in reversed(range(most.bit_length())) if 1 << k < most))
+
+
 def visits(caches: Iterable[Mapping[str, int]], threads: int) -> list[Visit]:
     """How every level is measured by that many threads. A cache that is hardly larger than the one before is left out.
 
@@ -201,8 +210,9 @@ def _levels_round(
         plan = [Visit("L2", None, capacity, (capacity // 4, capacity // 2)), Visit(MEMORY, None, None, (2 * size,))]
     else:
         all_threads = torch.get_num_threads()
-        plan = [v for n in sorted({1, all_threads}, reverse=True) for v in visits(caches, n)]
-        plan += [Visit(MEMORY, 1, None, (2 * size,))] if all_threads > 1 else []
+        numbers = thread_numbers(all_threads)
+        plan = [v for n in numbers for v in visits(caches, n)]
+        plan += [Visit(MEMORY, n, None, (2 * size,)) for n in numbers[1:]]
     remarks = []
     if not caches and not isinstance(kernels, GpuKernels):
         remarks.append("the system does not report its caches, so that only main memory was measured")
