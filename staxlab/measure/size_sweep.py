@@ -260,8 +260,8 @@ class SizeSweep(Tabular):
             if curve.plateaus
         ]
         notes += [
-            f"{curve.label}: too noisy for plateaus (median {statistics.median(curve.noise):.0%}): other processes "
-            "took turns with its threads"
+            f"{curve.label}: so noisy (median {statistics.median(curve.noise):.0%}) that knees may be missing: other "
+            "processes took turns with its threads"
             for curve in self.curves
             if statistics.median(curve.noise) > MOST_NOISE
         ]

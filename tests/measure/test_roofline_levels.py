@@ -199,6 +199,24 @@ def test_all_levels_of_this_machine(small, monkeypatch):
     assert found.complete and seen == sorted(seen) and seen[-1] == 1.0
 
 
+def test_the_best_reading_of_a_level_counts_and_a_gpu_s_memory_keeps_the_better_of_two():
+    class Kernels:
+        probes = ("read",)
+        values = iter([3e9, 7e9, 5e9, 4e9, 6e9, 1e9, 2e9, 2e9, 2e9, 2e9, 8e9, 1e9, 1e9, 1e9, 1e9])
+
+        def bandwidth(self, probe, working_set, threads):
+            return next(self.values)
+
+    best = {"read": roofline_measuring._Best(Ceiling("read", "bandwidth", 0.0, "torch.sum"), [4e9])}
+    roofline_measuring._visit(Kernels(), roofline_measuring.Visit("L2", None, 1 << 20, (1 << 19,)), None, best)
+    assert best["L2 read"].ceiling() == Ceiling("L2 read", "bandwidth", 7e9, "", "L2", 1 << 20, None, (7e9,))
+    memory = roofline_measuring.Visit("memory", None, None, (1 << 30,))
+    roofline_measuring._visit(Kernels(), memory, None, best)
+    assert best["read"].rounds == [4e9] and best["read"].ceiling().note == "torch.sum"
+    roofline_measuring._visit(Kernels(), memory, None, best)
+    assert best["read"].rounds == [8e9] and "Triton" in best["read"].ceiling().note
+
+
 def test_interruption_in_a_level_keeps_what_was_measured(small, monkeypatch):
     calls = []
     bandwidth = bandwidth_kernels.CpuKernels.bandwidth
