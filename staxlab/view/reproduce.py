@@ -87,7 +87,7 @@ def _marker(case: Any, number: int, place: tuple[float, float]) -> Html:
     said += f" [{interval.low:.3g}, {interval.high:.3g}]" if interval else ""
     x, y = place
     look = {
-        "class_": "sx-chart-round" if number == 0 else "sx-chart-point", "stroke": "#0b57b0", "stroke_width": "1.8",
+        "class_": "sx-chart-line" if number == 0 else "sx-chart-point", "stroke": "#0b57b0", "stroke_width": "1.8",
         "fill": "none" if number == 0 else "#0b57b0", "data_case": case.name, "data_round": round_name(number),
         "data_rho": f"{case.rho():.6g}", "data_speedup": f"{ratio.median:.6g}",
     }  # fmt: skip
