@@ -393,6 +393,7 @@ def test_an_interrupted_roofline_writes_what_was_measured(capsys, tmp_path, quic
     def stop(*arguments, **more):
         raise KeyboardInterrupt
 
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     if when == "levels":
         whole = roofline.measure
         monkeypatch.setattr(roofline, "measure", lambda *a, **k: replace(whole(*a, **k), complete=False))

@@ -34,7 +34,7 @@ def staircase(sizes, steps, levels, width=0.0):
     return found
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=40)
 @given(
     st.integers(0, 2**32),
     st.lists(st.tuples(st.floats(3.0, 4.5), st.floats(1.5, 4.0)), min_size=1, max_size=3),
