@@ -145,6 +145,13 @@ def test_rounds_have_the_names_of_the_text():
     assert [round_name(r) for r in (0, 1, 25, 26, 52)] == ["A", "B", "Z", "AA", "BA"]
 
 
+def test_a_round_without_readings_has_no_numbers():
+    nothing = Rounds((Comparison((Timing("eager", (), planned=3), Timing("compiled", ())), complete=False),), 2)
+    assert math.isnan(nothing.drift("eager")) and nothing.overall("eager") is None and nothing.ratios("compiled") == ()
+    assert "n/a" in str(nothing) and "nan" not in str(nothing)
+    assert Rounds.from_json(json.loads(json.dumps(nothing.to_json(), allow_nan=False))) == nothing
+
+
 def test_sides_can_be_left_out():
     found = rounds_of((2.0, 1.0), (2.0, 1.0)).without("comp")
     assert found.names == ("eager",) and "compiled" not in str(found)
