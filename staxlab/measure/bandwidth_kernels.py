@@ -30,6 +30,9 @@ GPU_TRAFFIC = 4 << 30
 #: Room for a block of each of very many threads, however small the working set.
 LEAST_BUFFER = 1 << 20
 
+#: Floats of a page, and how many pages lie between the places of two readings.
+PAGE, STRIDE = 1024, 7
+
 #: Floats of 33 cache lines.
 HALF_PAGE = 528
 
@@ -54,6 +57,7 @@ class CpuKernels:
         # Large blocks of memory begin at the same place of a page, and a processor that compares the places alone takes
         # a load for one of what was just stored 4 KiB, or a multiple, away. Half a page apart, it does not.
         self.source, self.target = torch.ones(count), torch.zeros(count + HALF_PAGE)[HALF_PAGE:]
+        self._readings = 0
 
     def rounded(self, probe: str, working_set: int, threads: int = 1) -> int:
         """The working set that is walked over in place of this one: as many blocks of 128 elements for every thread."""
@@ -69,8 +73,19 @@ class CpuKernels:
                               remedy="make them larger")  # fmt: skip
         moved = 4 * count * (2 if probe in TWO_BUFFERS else 1)
         passes = passes_for(moved, CPU_TRAFFIC * threads)
-        seconds = call(self.entry, probe, self.target, self.source, count, threads, passes, far)[2]
+        first = self._next_place(count)
+        target, source = self.target[first:], self.source[first:]
+        seconds = call(self.entry, probe, target, source, count, threads, passes, far)[2]
         return moved / max(seconds, 1e-12)
+
+    def _next_place(self, count: int) -> int:
+        """Where in the buffers a reading begins: on another page than the one before, as far as there is room.
+
+        Some processors guess from a hash of a line's address in which way of the first cache it is. Pages with the same
+        hash take turns there, and with one place for all readings even the best of them would be a place's bad luck.
+        """
+        self._readings += 1
+        return self._readings * STRIDE * PAGE % (self.source.numel() - count + 1) // PAGE * PAGE
 
 
 # --- On a GPU ---------------------------------------------------------------------------------------------------------

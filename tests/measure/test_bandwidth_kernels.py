@@ -58,6 +58,24 @@ def test_the_bytes_of_a_reading_are_those_of_the_working_set(kernels, monkeypatc
         kernels.bandwidth("read", 1 << 21, 1)
 
 
+def test_readings_begin_on_different_pages_inside_the_buffers(kernels, monkeypatch):
+    starts = []
+
+    def spy(entry, probe, target, source, count, threads, passes, far):
+        starts.append(source.data_ptr() - kernels.source.data_ptr())
+        assert target.data_ptr() - kernels.target.data_ptr() == starts[-1]
+        assert min(source.numel(), target.numel()) >= count
+        return 0, 1, 1e-6
+
+    monkeypatch.setattr(bandwidth_kernels, "call", spy)
+    for _ in range(8):
+        kernels.bandwidth("copy", 16 << 10, 1)
+    assert len(set(starts)) == 8 and all(start % 4096 == 0 for start in starts)
+    starts.clear()
+    kernels.bandwidth("read", 4 * kernels.source.numel(), 1)
+    assert starts == [0], "no room to move"
+
+
 def test_passes_do_not_depend_on_the_clock():
     assert (passes_for(1 << 10, 1 << 20), passes_for(1 << 21, 1 << 20), passes_for(0, 8)) == (1024, 1, 8)
 
