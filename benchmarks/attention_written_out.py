@@ -25,6 +25,7 @@ import torch
 import staxlab
 from benchmarks import records
 from staxlab.measure.timing import compare
+from staxlab.measure.tolerance import beside_eager
 
 FORMAT = "staxlab-attention-written-out-1"
 SIDES = ("off", "eager", "compile")
@@ -91,7 +92,7 @@ def measure(name: str, length: int, training: bool, options: argparse.Namespace)
         torch._dynamo.reset()
         runs["compile"] = torch.compile(function, dynamic=False)
     exact = function(*(x.detach().double() for x in tensors))
-    allowed = 100 * errors(function, exact, tensors) + 1e-6
+    allowed = beside_eager(errors(function, exact, tensors), dtype)
     sides: dict[str, Callable[[], Any]] = {}
     missing: dict[str, str] = {}
     with torch.set_grad_enabled(training):

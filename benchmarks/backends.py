@@ -23,6 +23,7 @@ import torch.nn.functional as F
 
 import staxlab
 from benchmarks.records import header, save
+from staxlab.measure import tolerance
 from staxlab.measure.timing import compare
 
 FORMAT = "staxlab-backends-1"
@@ -62,7 +63,7 @@ CASES: dict[str, Callable[[int], tuple[Callable[..., Any], tuple[torch.Tensor, .
 def measure(name: str, backends: Sequence[str], readings: int, scale: int) -> dict[str, Any]:
     """One program on all backends. A backend whose library is missing, or that refuses, has its words in "refused"."""
     function, inputs = CASES[name](scale)
-    expected = function(*inputs)
+    expected, allowed = function(*inputs), tolerance.of_program(function, *inputs)
     sides: dict[str, Callable[..., Any]] = {"eager": function}
     first: dict[str, float] = {}
     made: dict[str, int] = {}
@@ -76,7 +77,7 @@ def measure(name: str, backends: Sequence[str], readings: int, scale: int) -> di
             refused[backend] = error.what
             continue
         first[backend] = float(f"{time.perf_counter() - start:.4g}")
-        torch.testing.assert_close(result, expected, rtol=1e-3, atol=1e-3)
+        tolerance.require_agreement(result, expected, allowed)
         made[backend] = _made(compiled.versions[-1].compilation)
         sides[backend] = compiled
     calls = {key: (lambda side=side: side(*inputs)) for key, side in sides.items()}

@@ -160,6 +160,7 @@ def smoke(cases: list[GpuCase]) -> int:
     """Every case at a small size in Triton's interpreter, against eager execution: 1 if a value was wrong."""
     import staxlab
     from staxlab.codegen.triton.interpreter import interpret
+    from staxlab.measure import tolerance
     from staxlab.runtime.artifact import load
 
     wrong = 0
@@ -168,8 +169,8 @@ def smoke(cases: list[GpuCase]) -> int:
         compilation = staxlab.explain(case.function, *inputs, target="sm_90", strict_native=True)
         launchers = {k.name: lambda *tensors, kernel=k: interpret(kernel, tensors) for k in compilation.kernels}
         found, wanted = load(compilation.wrapper, launchers).call(list(inputs)), _tuple(case.function(*inputs))
-        bound = 2e-2 if case.dtype.itemsize == 2 else 1e-3
-        good = all(torch.allclose(a, b, rtol=bound, atol=bound) for a, b in zip(found, wanted, strict=True))
+        allowed = tolerance.of_program(case.function, *inputs)
+        good = all(t.agrees(a, b) for t, a, b in zip(allowed, found, wanted, strict=True))
         wrong += not good
         print(f"{case.title:42s} {'right' if good else 'wrong'}, kernels: {len(compilation.kernels)}", flush=True)
     return int(wrong > 0)

@@ -88,12 +88,13 @@ def flight(elements: int, readings: int, combinations: Any = None) -> list[dict[
 
 def _measured_flight(kernel: Any, shape: tuple[int, int], readings: int, in_flight: float) -> dict[str, Any]:
     from staxlab.codegen.triton.launcher import load
+    from staxlab.measure import tolerance
 
     x = torch.randn(shape, device="cuda")
     out = torch.empty(shape[0], device="cuda")
     run = load(kernel)
     run(*(x if a.role == "input" else out for a in kernel.arguments))
-    torch.testing.assert_close(out, x.sum(-1), rtol=1e-4, atol=1e-1)
+    tolerance.of_sum(x, typical=True).require(out, x.sum(-1))
     found = _timed(lambda: run(x, out), readings)
     bandwidth = x.numel() * 4 / found["median_s"]
     return {**found, "bandwidth": bandwidth, "latency_if_unsaturated_s": in_flight / bandwidth}

@@ -28,6 +28,7 @@ import staxlab
 from benchmarks.peers import limit_cores
 from benchmarks.records import header
 from staxlab.loops import product_limits
+from staxlab.measure import tolerance
 from staxlab.measure.timing import compare
 
 FORMAT = "staxlab-products-1"
@@ -94,8 +95,7 @@ def measure(family: str, n: int, dtype: str, readings: int) -> dict[str, Any]:
     """One product: medians in seconds, and how many times faster a template is, with an interval."""
     function, inputs = make_product(family, n, getattr(torch, dtype))
     library, template = compiled(function, inputs, 0), compiled(function, inputs, 1 << 62)
-    tolerance = {"rtol": 1e-2, "atol": 1e-1} if dtype in ("bfloat16", "float16") else {"rtol": 1e-4, "atol": 1e-3}
-    torch.testing.assert_close(template(*inputs), function(*inputs), **tolerance)
+    tolerance.of_product(*inputs).require(template(*inputs), function(*inputs))
     sides = {
         "eager": lambda: function(*inputs), "library": lambda: library(*inputs), "template": lambda: template(*inputs),
     }  # fmt: skip

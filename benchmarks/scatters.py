@@ -19,6 +19,7 @@ import torch
 import staxlab
 from benchmarks.peers import limit_cores
 from benchmarks.records import header, save
+from staxlab.measure import tolerance
 from staxlab.measure.timing import compare
 
 FORMAT = "staxlab-scatters-1"
@@ -80,8 +81,9 @@ def measure(name: str, readings: int, scale: int, peers: bool) -> dict[str, Any]
     if peers:
         torch._dynamo.reset()
         sides["torch_compile"] = torch.compile(function)
+    wanted, allowed = function(*inputs), tolerance.of_program(function, *inputs, runs=2)
     for side in sides.values():
-        torch.testing.assert_close(side(*inputs), function(*inputs), rtol=1e-4, atol=1e-3)
+        tolerance.require_agreement(side(*inputs), wanted, allowed)
     calls = {key: (lambda side=side: side(*inputs)) for key, side in sides.items()}
     timings = compare(calls, readings=readings, warmup=2)
     return {

@@ -167,6 +167,7 @@ def main(arguments: list[str] | None = None) -> int:
         print("no CUDA device here")
         return 2
     from benchmarks.records import header, save_progress
+    from staxlab.measure.tolerance import beside_eager
 
     record: dict[str, Any] = {
         **header(FORMAT, "cuda"),
@@ -181,7 +182,7 @@ def main(arguments: list[str] | None = None) -> int:
         split = ", ".join(str(d["choice"]) for d in found["decisions"])
         print(f"{found['case']:30s} segments {split:6s} {times}")
         worst = max(entry.get("max_error", 0.0) for entry in found["peers"].values())
-        allowed = 100 * found["peers"]["eager"]["max_error"] + (1e-2 if case.dtype.itemsize == 2 else 1e-6)
+        allowed = beside_eager(found["peers"]["eager"]["max_error"], case.dtype)
         if worst > allowed or not found["peers"]["staxlab"]["repeats"]:
             wrong += 1
             print(f"   wrong: {found['peers']}")

@@ -60,7 +60,7 @@ def build_parser() -> argparse.ArgumentParser:
 
     roofline = commands.add_parser("roofline", help="measure what this machine can do, in under a minute")
     roofline.add_argument(
-        "--out", metavar="DIR", help="write roofline.json, its pictures and a page there; or beside this .json"
+        "--out", metavar="DIR", help="write roofline.json, pictures and a page there; or this .json and SVG beside it"
     )
     roofline.add_argument("--quick", action="store_true", help="fewer rounds, rougher numbers")
     roofline.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="what to measure (cpu)")
@@ -78,8 +78,8 @@ def build_parser() -> argparse.ArgumentParser:
     reproduce.add_argument("--quick", action="store_true", help="few readings, rougher numbers")
     reproduce.add_argument("--peers", action="store_true", help="also measure torch.compile")
     reproduce.add_argument("--json", action="store_true", help="print the records as JSON, for a script")
-    reproduce.add_argument("--out", metavar="DIR", help="write JSON, text and pictures there")
-    reproduce.add_argument("--from", dest="saved", metavar="DIR", help="show what --out wrote; measures nothing")
+    reproduce.add_argument("--out", metavar="DIR", help="write JSON, text and pictures there; or into this .json")
+    reproduce.add_argument("--from", dest="saved", metavar="PATH", help="show what --out wrote; measures nothing")
     reproduce.set_defaults(run=_reproduce)
 
     doctor = commands.add_parser("doctor", help="what is installed here, what is missing, what to do about it")
@@ -394,8 +394,8 @@ def _measured_roofline(device: str, quick: bool) -> Any:
 
 
 def _write_roofline(record: Any, out: Path, keep: str | None) -> None:
-    """The record as JSON, its pictures beside it, and a page: in a directory, or next to a file that ends in .json.
-    Each file is whole or is not there. ``keep`` is a file that was read and is not to be written again."""
+    """The record as JSON and its pictures: in a directory, with a page, or as a file that ends in .json, with SVG
+    alone. Each file is whole or is not there. ``keep`` is a file that was read and is not to be written again."""
     from .view import write_page
 
     file = out if out.suffix == ".json" else out / "roofline.json"
@@ -403,14 +403,16 @@ def _write_roofline(record: Any, out: Path, keep: str | None) -> None:
     if keep is None or not (file.exists() and file.samefile(keep)):
         written.append(record.save(file))
     try:
-        written += [record.plot(file.with_suffix(kind)) for kind in (".png", ".svg")]
+        written += [record.plot(file.with_suffix(kind)) for kind in ((".svg",) if file == out else (".png", ".svg"))]
         if record.sweep is not None and record.sweep.curves:
             written.append(record.sweep.show(file.with_name(f"{file.stem}_sizes.svg")))
     except MissingDependencyError as error:
         print(f"note: no pictures were drawn: {_one_line(error)}", file=sys.stderr)
-    page = file.with_suffix(".html")
-    write_page(page, record, title=record.title)
-    print(f"wrote {', '.join(map(str, [*written, page]))}", file=sys.stderr)
+    if file != out:
+        written.append(file.with_suffix(".html"))
+        write_page(written[-1], record, title=record.title)
+    if written:
+        print(f"wrote {', '.join(map(str, written))}", file=sys.stderr)
 
 
 def _reproduce(options: argparse.Namespace) -> int:
@@ -420,7 +422,7 @@ def _reproduce(options: argparse.Namespace) -> int:
 
     out = Path(options.out) if options.out else None
     if out:
-        _check_writable(out / "tables.json", made=True)
+        _check_writable(out if out.suffix == ".json" else out / "tables.json", made=True)
     if options.saved:
         done = _saved_reproduction(Path(options.saved))
     else:

@@ -24,10 +24,11 @@ from typing import Any
 
 from .api import compile as compile_function
 from .errors import MissingDependencyError
+from .files import write_whole
 from .measure import amortization, roofline
 from .measure.chapter_cases import chapter_case
 from .measure.reproduce import Settings, reproduce, write_json
-from .measure.reproduction import CaseRun, Reproduction
+from .measure.reproduction import REPRODUCED, CaseRun, Reproduction
 from .measure.roofline import Roofline, measured_point
 from .measure.timing import Progress
 
@@ -61,7 +62,11 @@ class Reproduced:
         return "\n\n".join(str(part) for part in self.parts.values())
 
     def to_json(self) -> dict[str, Any]:
-        return {"what": self.what, "complete": self.complete} | {n: p.to_json() for n, p in self.parts.items()}
+        """All records, headed as a result of ``benchmarks/`` is."""
+        parts = {name: part.to_json() for name, part in self.parts.items()}
+        first = next(iter(parts.values()), {})
+        head = {key: first[key] for key in ("date", "command", "machine", "versions") if key in first}
+        return {"format": REPRODUCED, **head, "what": self.what, "complete": self.complete, **parts}
 
 
 def compiler() -> Callable[..., Any]:
@@ -132,44 +137,56 @@ def with_case(roof: Roofline, case: CaseRun | None) -> Roofline:
     )
 
 
-def write(done: Reproduced, directory: Path) -> tuple[list[Path], list[str]]:
-    """Write every record as JSON, text and SVG into a directory: the paths, and remarks on pictures that could not be
-    drawn (without matplotlib there is no Figure 1.1)."""
+def write(done: Reproduced, target: Path) -> tuple[list[Path], list[str]]:
+    """Write a directory with every record as JSON and text, and the pictures as SVG; or, for a ``target`` that ends in
+    ".json", one file with all records, and the pictures beside it.
+
+    The paths, and remarks on pictures that could not be drawn (without matplotlib there is no Figure 1.1).
+    """
     from .view.amortization import figure as amortization_figure
     from .view.reproduce import standing_alone, svg_text
 
+    together = target.suffix == ".json"
+    directory, prefix = (target.parent, f"{target.stem}_") if together else (target, "")
     directory.mkdir(parents=True, exist_ok=True)
-    written: list[Path] = []
+    written = [write_json(done.to_json(), target)] if together else []
     remarks: list[str] = []
-    for name, part in done.parts.items():
+    for name, part in done.parts.items() if not together else ():
         written.append(write_json(part.to_json(), directory / f"{name}.json"))
-        text = directory / f"{name}.txt"
-        text.write_text(f"{part}\n", encoding="utf-8")
-        written.append(text)
+        written.append(_write(directory / f"{name}.txt", f"{part}\n"))
     if done.tables is not None and done.tables.timed:
-        written.append(_write_svg(directory / "figure_13_1.svg", svg_text(done.tables)))
+        written.append(_write(directory / f"{prefix}figure_13_1.svg", svg_text(done.tables)))
     if done.amortized is not None and (picture := amortization_figure(done.amortized)) is not None:
-        written.append(_write_svg(directory / "amortisation.svg", standing_alone(str(picture))))
+        written.append(_write(directory / f"{prefix}amortisation.svg", standing_alone(str(picture))))
     if done.roof is not None:
         try:
-            written.append(done.roof.plot(directory / "figure_1_1.svg"))
+            written.append(done.roof.plot(directory / f"{prefix}figure_1_1.svg"))
         except MissingDependencyError as error:
             remarks.append(f"Figure 1.1 was not drawn: {error.what} ({error.remedy})")
     return written, remarks
 
 
-def _write_svg(path: Path, text: str) -> Path:
-    path.write_text(text, encoding="utf-8")
-    return path
+def _write(path: Path, text: str) -> Path:
+    return write_whole(path, text.encode(), private=False)
 
 
-def load(directory: Path) -> Reproduced:
-    """Read what :func:`write` wrote: the records whose files are there. ValueError for files of another kind."""
-    readers = {"tables": Reproduction, "roof": Roofline, "amortized": amortization.Amortization}
-    files = {"tables": "tables", "roof": "roofline", "amortized": "amortisation"}
-    found = {
-        part: readers[part].from_json(json.loads(path.read_text(encoding="utf-8")))
-        for part, name in files.items()
-        if (path := directory / f"{name}.json").exists()
-    }
-    return Reproduced("all", **found, complete=all(record.complete for record in found.values()))
+def load(source: Path) -> Reproduced:
+    """Read what :func:`write` wrote, a directory or one file. ValueError for files of another kind."""
+    if source.is_dir():
+        found = {name: json.loads(path.read_text(encoding="utf-8")) for name in _READERS
+                 if (path := source / f"{name}.json").exists()}  # fmt: skip
+    else:
+        record = json.loads(source.read_text(encoding="utf-8"))
+        if record.get("format") != REPRODUCED:
+            raise ValueError(f"no reproduction written by this version (format {record.get('format')!r})")
+        found = {name: record[name] for name in _READERS if name in record}
+    parts = {_READERS[name][0]: _READERS[name][1](content) for name, content in found.items()}
+    return Reproduced("all", **parts, complete=all(part.complete for part in parts.values()))
+
+
+#: The name of a record's file, and which part of :class:`Reproduced` it holds.
+_READERS: dict[str, tuple[str, Callable[[Any], Any]]] = {
+    "tables": ("tables", Reproduction.from_json),
+    "roofline": ("roof", Roofline.from_json),
+    "amortisation": ("amortized", amortization.Amortization.from_json),
+}

@@ -298,32 +298,123 @@ def test_cache_reports_and_empties_itself_alone(capsys, cache_dir):
 def quick_roofline(monkeypatch):
     """A machine whose limits are known at once; Example 1.1 on it is small."""
     from staxlab import tour
-    from staxlab.measure import roofline
+    from staxlab.measure import roofline, size_sweep
 
-    def measure(progress, quick):
+    def measure(progress, quick, device, levels):
         progress(0.0, "copying")
         progress(1.0, "done")
-        assert quick
-        ceilings = (roofline.Ceiling("copy", "bandwidth", 5e10), roofline.Ceiling("matmul", "throughput", 4e11))
+        assert quick and levels and device == "cpu"
+        ceilings = (
+            roofline.Ceiling("copy", "bandwidth", 5e10),
+            roofline.Ceiling("L2 copy", "bandwidth", 9e10, "", "L2", 1 << 21),
+            roofline.Ceiling("matmul float32", "throughput", 4e11),
+        )
         return roofline.Roofline(ceilings)
 
+    def sweep(progress, quick, device):
+        progress(1.0, "working sets, round 1 of 1")
+        sizes = tuple(4096 << k for k in range(8))
+        return size_sweep.SizeSweep((size_sweep.SweepCurve("read", 1, sizes, ((1e11, 2e11),) * 8),))
+
     place = tour.place
+    small = lambda record, readings, device: place(record, 64, 128, readings=3, device=device)  # noqa: E731
     monkeypatch.setattr(roofline, "measure", measure)
-    monkeypatch.setattr(tour, "place", lambda record, readings: place(record, 64, 128, readings=3))
+    monkeypatch.setattr(size_sweep, "sweep", sweep)
+    monkeypatch.setattr(tour, "place", small)
+    monkeypatch.setattr(tour, "place_in_cache", lambda record, readings, device: record)
 
 
 def test_roofline_writes_data_and_pictures(capsys, tmp_path, quick_roofline):
     from staxlab.measure.roofline import Roofline
 
     status, out, err = run(capsys, "roofline", "--quick", "--out", str(tmp_path / "here"))
-    assert status == 0 and "50 GB/s" in out and "Example 1.1, eager" in out
-    assert "copying" in err and "wrote" in err
-    assert sorted(p.name for p in (tmp_path / "here").iterdir()) == ["roofline.json", "roofline.png", "roofline.svg"]
-    eager, compiled = Roofline.load(tmp_path / "here" / "roofline.json").points
+    assert status == 0 and "50 GB/s" in out and "Example 1.1, eager" in out and "Bandwidth by working set" in out
+    assert "copying" in err and "working sets" in err and "finished" in err and "wrote" in err
+    assert sorted(p.name for p in (tmp_path / "here").iterdir()) == [
+        "roofline.html", "roofline.json", "roofline.png", "roofline.svg", "roofline_sizes.svg",
+    ]  # fmt: skip
+    saved = Roofline.load(tmp_path / "here" / "roofline.json")
+    eager, compiled = saved.points
     elements, rows = 64 * 128, 64
     assert (eager.nbytes, compiled.nbytes) == (4 * (8 * elements + rows), 4 * (2 * elements + rows))
     assert eager.operations == compiled.operations == 4 * elements
+    assert (eager.working_set, compiled.working_set) == (16 * elements, 4 * (2 * elements + rows))
+    assert saved.level_of(eager) == "L2" and saved.sweep.curves[0].threads == 1
     assert "Example 1.1" in (tmp_path / "here" / "roofline.svg").read_text()
+    page = (tmp_path / "here" / "roofline.html").read_text()
+    assert "sx-roofline" in page and "Example 1.1" in page and "working set (KiB)" in page
+
+
+def test_roofline_prints_json_and_draws_it_again(capsys, tmp_path, quick_roofline, monkeypatch):
+    from staxlab.measure.roofline import Roofline
+
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)  # pictures take long, and have a test of their own
+    file = tmp_path / "deep" / "mine.json"
+    status, out, _ = run(capsys, "roofline", "--quick", "--json", "--out", str(file))
+    assert status == 0 and Roofline.from_json(json.loads(out)) == Roofline.load(file)
+    status, out, err = run(capsys, "roofline", "--from", str(file), "--out", str(tmp_path / "again"))
+    assert status == 0 and "Example 1.1, compiled" in out and "copying" not in err
+    assert Roofline.load(tmp_path / "again" / "roofline.json") == Roofline.load(file)
+    before = file.stat().st_mtime_ns
+    assert run(capsys, "roofline", "--from", str(file), "--out", str(file))[0] == 0
+    assert file.stat().st_mtime_ns == before and list(file.parent.iterdir()) == [file]
+
+
+def test_roofline_of_a_data_sheet(capsys):
+    status, out, _ = run(capsys, "roofline", "--nominal", "H100 SXM")
+    assert status == 0 and "bfloat16 295.2" in out and "3.35 TB/s" in out
+    status, _, err = run(capsys, "roofline", "--nominal", "abacus")
+    assert status == cli.BAD_REQUEST and "no data sheet of 'abacus'" in err and "H200 SXM" in err
+
+
+@pytest.mark.parametrize("content", ["", "{}", "[1]", '{"format": "staxlab-roofline-2"}', '{"format": "another"}'])
+def test_a_file_that_holds_no_roofline_is_one_clear_message(capsys, tmp_path, content):
+    file = tmp_path / "roof.json"
+    file.write_text(content)
+    status, out, err = run(capsys, "roofline", "--from", str(file))
+    assert status == cli.BAD_REQUEST and "holds no roofline" in err and not out
+    assert "Traceback" not in err
+
+
+def test_what_is_read_is_not_measured(capsys, tmp_path):
+    assert run(capsys, "roofline", "--from", str(tmp_path / "no.json"))[0] == cli.BAD_REQUEST
+    for more in (("--quick",), ("--device", "cuda"), ("--nominal", "H100 SXM")):
+        status, _, err = run(capsys, "roofline", "--from", "x.json", *more)
+        assert status == cli.BAD_REQUEST and "measure nothing" in err
+
+
+@pytest.mark.parametrize("when", ["levels", "sweep", "placing"])
+def test_an_interrupted_roofline_writes_what_was_measured(capsys, tmp_path, quick_roofline, monkeypatch, when):
+    from dataclasses import replace
+
+    from staxlab import tour
+    from staxlab.measure import roofline, size_sweep
+
+    def stop(*arguments, **more):
+        raise KeyboardInterrupt
+
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    if when == "levels":
+        whole = roofline.measure
+        monkeypatch.setattr(roofline, "measure", lambda *a, **k: replace(whole(*a, **k), complete=False))
+    monkeypatch.setattr(*((size_sweep, "sweep", stop) if when != "placing" else (tour, "place", stop)))
+    status, out, err = run(capsys, "roofline", "--quick", "--out", str(tmp_path))
+    assert status == cli.INTERRUPTED and "interrupted" in out and "interrupted" in err
+    found = roofline.Roofline.load(tmp_path / "roofline.json")
+    assert not found.complete and found["copy"].value == 5e10 and not found.points
+    assert (found.sweep is not None) == (when == "placing")
+    assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
+
+
+def test_an_interrupted_start_leaves_nothing(capsys, tmp_path, monkeypatch):
+    from staxlab.measure import roofline
+
+    def stop(*arguments, **more):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(roofline, "measure", stop)
+    status, out, err = run(capsys, "roofline", "--out", str(tmp_path / "here"))
+    assert status == cli.INTERRUPTED and not out and not (tmp_path / "here").exists()
 
 
 def test_roofline_without_matplotlib_still_writes_the_data(capsys, tmp_path, quick_roofline, monkeypatch):
@@ -331,7 +422,20 @@ def test_roofline_without_matplotlib_still_writes_the_data(capsys, tmp_path, qui
         monkeypatch.setitem(sys.modules, name, None)
     status, _, err = run(capsys, "roofline", "--quick", "--out", str(tmp_path))
     assert status == 0 and "no pictures were drawn" in err and "staxlab[notebook]" in err
-    assert [path.name for path in tmp_path.iterdir()] == ["roofline.json"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["roofline.html", "roofline.json"]
+
+
+def test_example_1_1_fills_half_of_the_last_cache(monkeypatch):
+    from staxlab import tour
+    from staxlab.measure.roofline import Ceiling, Roofline
+
+    seen = []
+    monkeypatch.setattr(tour, "place", lambda record, rows, columns, **more: seen.append((rows, columns)) or record)
+    ceilings = (Ceiling("read", "bandwidth", 1e10), Ceiling("L3 read", "bandwidth", 1e11, "", "L3", 33 << 20))
+    tour.place_in_cache(Roofline(ceilings))
+    assert seen == [(1024, 1024)]
+    tour.place_in_cache(Roofline(ceilings[:1]))
+    assert len(seen) == 1
 
 
 def test_the_console_script_is_the_same_program():
@@ -368,6 +472,12 @@ def test_reproduce_writes_what_it_prints_and_reads_it_back(capsys, tmp_path):
     assert (status, again) == (0, text)
     status, data, _ = run(capsys, "reproduce", "--from", str(out), "--json")
     assert status == 0 and json.loads(data)["tables"]["cases"][0]["case"] == "add"
+    together = tmp_path / "all.json"
+    assert run(capsys, "reproduce", "--from", str(out), "--out", str(together))[:2] == (0, text)
+    assert run(capsys, "reproduce", "--from", str(together))[:2] == (0, text)
+    assert (tmp_path / "all_figure_13_1.svg").exists() and json.loads(together.read_text())["machine"]
+    together.write_text("{}")
+    assert "holds no reproduction" in run(capsys, "reproduce", "--from", str(together))[2]
     (out / "tables.json").write_text("{}")
     status, _, err = run(capsys, "reproduce", "--from", str(out))
     assert status == 2 and "holds no reproduction" in err

@@ -27,7 +27,7 @@ ORDER: tuple[tuple[str, ...], ...] = (
     ("staxlab.loops.expressions",),  # integer expressions, of sizes as well as of subscripts
     ("staxlab.shapes",),
     ("staxlab.capture.graph", "staxlab.capture.module"),
-    ("staxlab.specialize",),
+    ("staxlab.specialize", "staxlab.shapes.bucketed"),  # which asks whether its call is being recorded
     ("staxlab.capture",),
     ("staxlab.transform",),
     ("staxlab.operators",),

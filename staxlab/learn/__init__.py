@@ -79,6 +79,7 @@ module             what it knows
 ``claims``         counterexample search with shrinking
 ``machine``        a two-level memory that counts transfers
 ``schedules``      Proposition 1.1 as claims that run on it
+``data_sizes``     following a program whose sizes depend on data, and what it decides about them
 ``dispatching``    compiled versions under a key, guards or gates that are broken on purpose
 ``slicing``        graphs that count how they are walked, for Algorithm 3.1
 ``networks``       rematerialization networks and feasible sets on compiled programs, for Definitions 5.1 and 5.2

@@ -4,9 +4,17 @@
 module                   question
 =======================  ==========================================================================================
 ``timing``               How long does it take, and how sure are we? (Definition 13.1, Propositions 13.1 and 13.2)
+``rounds``               Do other rounds say the same, and is a difference established? (Sections 13.1 and 13.5)
 ``bytes``                How much memory traffic must it cause? (Section 1.1, Proposition 1.1, Proposition 13.3)
 ``roofline``             What can this machine do? (Definition 1.1, Section 13.1)
+``roofline_nominal``     What should a GPU be able to do, by its data sheet? (Definition 1.1)
+``size_sweep``           Where do a machine's caches end, by their speed? (Section 13.1, Lab 1)
+``change_points``        Where does a noisy sequence change its level? (Section 13.1)
 ``rounding``             How far may two right answers differ? (Section 6.5, Theorem 13.1, Corollary 13.1)
+``rounding_study``       How far do simulated sums and those of real kernels differ? (Section 13.3)
+``tolerance``            Which tolerance is right for these data, and why? (Sections 6.5, 11.4 and 13.3)
+``program_bounds``       How far may the results of a whole program differ? (Sections 6.5, 11.4 and 13.3)
+``agreement``            Do two runs agree, bit for bit or in units of their bounds? (Section 11.4)
 ``validation``           Does every kernel compute what its loops mean? (Section 6.9, Theorems 6.1 to 6.3)
 ``survey``               Does every operator give eager's values, and how was it compiled? (Section 6.1)
 ``identities``           Which laws of algebra do floating-point numbers keep? (Section 4.2, Table 4.1)
@@ -30,7 +38,9 @@ module                   question
 ``attention_state``      What does a program instance of attention hold after each block? (Figure 9.2)
 ``block_counts``         Which blocks does a window leave to be computed? (Section 9.10, Exercise 37)
 ``launch_timeline``      What does launching cost, and what does a CUDA graph save? (Section 9.9)
+``reproduce``            What are Tables 13.1 and 13.2 and Figure 13.1 on this machine? (Section 13.2)
 ``amortize``             When has compiling paid for itself? (Propositions 13.4, 13.5 and 13.6)
+``amortization``         What do first calls and calls cost here, and when does compiling pay? (Section 13.4)
 ``version_counts``       How many versions does a history of calls need? (Proposition 13.5)
 =======================  ==========================================================================================
 

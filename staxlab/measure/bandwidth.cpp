@@ -165,8 +165,8 @@ int64_t run(int64_t probe, const Job& job, float* total) {
 }  // namespace
 
 // The one entry point. In: {probe, to, from, count, threads, passes, far}, addresses as integers; `far` asks for lines ahead
-// of time. Out: the sum that READ computed, over all passes, as an integer, in request[0] (so that it cannot be optimised
-// away), in request[1] whether stores can stream here, and in request[2] the nanoseconds of all passes together.
+// of time. Out: the sum that READ computed, over all passes and the first one that warms the caches, as an integer, in
+// request[0] (so that it cannot be optimised away), in request[1] whether stores can stream here, and in request[2] the nanoseconds of all passes together.
 extern "C" void bandwidth(int64_t* request) {
     const Job job = {(float*)request[1], (const float*)request[2], request[3], (int32_t)request[4], request[5]};
     float total = 0;

@@ -27,6 +27,12 @@ CPU_TRAFFIC = 32 << 20
 #: Bytes that a GPU moves in one reading, unless one pass moves more: about a millisecond.
 GPU_TRAFFIC = 4 << 30
 
+#: Room for a block of each of very many threads, however small the working set.
+LEAST_BUFFER = 1 << 20
+
+#: Floats of a page, and how many pages lie between the places of two readings.
+PAGE, STRIDE = 1024, 7
+
 #: Floats of 33 cache lines.
 HALF_PAGE = 528
 
@@ -41,29 +47,45 @@ def passes_for(moved: int, traffic: int) -> int:
 
 
 class CpuKernels:
-    """``bandwidth.cpp`` on buffers of ``largest`` bytes of working set. BuildError without a C++ compiler."""
+    """``bandwidth.cpp`` on buffers of ``largest`` bytes of working set or more. BuildError without a C++ compiler."""
 
     probes: Sequence[str] = NATIVE_PROBES
 
     def __init__(self, largest: int):
         self.entry = load_kernels()
-        count = max(largest // 4 // BLOCK, 1) * BLOCK
+        count = max(largest, LEAST_BUFFER) // 4 // BLOCK * BLOCK
         # Large blocks of memory begin at the same place of a page, and a processor that compares the places alone takes
         # a load for one of what was just stored 4 KiB, or a multiple, away. Half a page apart, it does not.
         self.source, self.target = torch.ones(count), torch.zeros(count + HALF_PAGE)[HALF_PAGE:]
+        self._readings = 0
+
+    def rounded(self, probe: str, working_set: int, threads: int = 1) -> int:
+        """The working set that is walked over in place of this one: as many blocks of 128 elements for every thread."""
+        whole = 4 * BLOCK * threads * (2 if probe in TWO_BUFFERS else 1)
+        return max(working_set // whole, 1) * whole
 
     def bandwidth(self, probe: str, working_set: int, threads: int = 1, *, far: bool = False) -> float:
-        """Bytes per second of one reading. Every thread has at least one block of 128 elements. OptionError for a
-        working set beyond the buffers."""
-        share = working_set // (2 if probe in TWO_BUFFERS else 1)
-        count = max(share // 4 // (BLOCK * threads), 1) * BLOCK * threads
+        """Bytes per second of one reading over the :meth:`rounded` working set. ``far`` asks for lines of memory ahead
+        of time, which costs in a cache. OptionError for a working set beyond the buffers."""
+        count = self.rounded(probe, working_set, threads) // 4 // (2 if probe in TWO_BUFFERS else 1)
         if count > self.source.numel():
             raise OptionError(f"a working set of {working_set} bytes does not fit into these buffers",
                               remedy="make them larger")  # fmt: skip
         moved = 4 * count * (2 if probe in TWO_BUFFERS else 1)
         passes = passes_for(moved, CPU_TRAFFIC * threads)
-        seconds = call(self.entry, probe, self.target, self.source, count, threads, passes, far)[2]
+        first = self._next_place(count)
+        target, source = self.target[first:], self.source[first:]
+        seconds = call(self.entry, probe, target, source, count, threads, passes, far)[2]
         return moved / max(seconds, 1e-12)
+
+    def _next_place(self, count: int) -> int:
+        """Where in the buffers a reading begins: on another page than the one before, as far as there is room.
+
+        Some processors guess from a hash of a line's address in which way of the first cache it is. Pages with the same
+        hash take turns there, and with one place for all readings even the best of them would be a place's bad luck.
+        """
+        self._readings += 1
+        return self._readings * STRIDE * PAGE % (self.source.numel() - count + 1) // PAGE * PAGE
 
 
 # --- On a GPU ---------------------------------------------------------------------------------------------------------
@@ -133,10 +155,15 @@ class GpuKernels:
         self.sums = torch.zeros(self.spec.multiprocessors * GPU_PROGRAMS, device=device)
         self._kernels: dict[tuple[str, int, int], Any] = {}
 
+    def rounded(self, probe: str, working_set: int, threads: int | None = None) -> int:
+        """The working set that is walked over in place of this one: whole blocks of 4096 elements."""
+        whole = 4 * GPU_BLOCK * (2 if probe in TWO_BUFFERS else 1)
+        return max(working_set // whole, 1) * whole
+
     def bandwidth(self, probe: str, working_set: int, threads: int | None = None) -> float:
-        """Bytes per second of one reading between two events. A working set smaller than a block is one block."""
-        share = working_set // (2 if probe in TWO_BUFFERS else 1)
-        blocks = max(share // 4 // GPU_BLOCK, 1)
+        """Bytes per second of one reading between two events, over the :meth:`rounded` working set. OptionError for one
+        beyond the buffers."""
+        blocks = self.rounded(probe, working_set) // 4 // GPU_BLOCK // (2 if probe in TWO_BUFFERS else 1)
         if blocks * GPU_BLOCK > self.source.numel():
             raise OptionError(f"a working set of {working_set} bytes does not fit into these buffers",
                               remedy="make them larger")  # fmt: skip

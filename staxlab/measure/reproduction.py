@@ -23,6 +23,9 @@ from .timing import Ratio
 
 FORMAT = "staxlab-reproduction-1"
 
+#: The format of a file with all records of ``staxlab reproduce``: this one's as "tables", and others.
+REPRODUCED = "staxlab-reproduced-1"
+
 
 @dataclass(frozen=True, repr=False)
 class CaseRun(Tabular):

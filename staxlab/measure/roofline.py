@@ -458,7 +458,7 @@ def measure(
     ``progress(fraction, message)`` is called along the way; ``quick`` takes one round instead of three; ``device`` is
     "cpu" or "cuda". ``native=False`` measures with PyTorch's own operators only, which is also what happens, with a
     note in the record, when no C++ compiler is found. Uses as many threads as PyTorch does. With ``levels`` the caches
-    are measured too, with one thread and with all, and matrix products of every kind of number the machine has.
+    are measured too, with all threads and with fewer, and matrix products of every kind of number the machine has.
 
     Ctrl-C returns what was measured so far, marked incomplete. Raises OptionError for an unknown or absent device.
     """

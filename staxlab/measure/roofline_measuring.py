@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..errors import BuildError, MissingDependencyError
@@ -43,8 +43,7 @@ class _Best:
     rounds: list[float] = field(default_factory=list)
 
     def ceiling(self) -> Ceiling:
-        t = self.template
-        return Ceiling(t.name, t.kind, max(self.rounds), t.note, t.level, t.capacity, t.threads, tuple(self.rounds))
+        return replace(self.template, value=max(self.rounds), rounds=tuple(self.rounds))
 
 
 def measured(
@@ -159,6 +158,15 @@ class Visit:
         return f"{prefix}{probe}, {self.threads} thread{'s' if self.threads != 1 else ''}"
 
 
+def thread_numbers(most: int) -> tuple[int, ...]:
+    """All threads, and the powers of two below, the largest first: how a bandwidth grows with threads.
+
+    >>> thread_numbers(6)
+    (6, 4, 2, 1)
+    """
+    return (most, *(1 << k for k in reversed(range(most.bit_length())) if 1 << k < most))
+
+
 def visits(caches: Iterable[Mapping[str, int]], threads: int) -> list[Visit]:
     """How every level is measured by that many threads. A cache that is hardly larger than the one before is left out.
 
@@ -202,8 +210,9 @@ def _levels_round(
         plan = [Visit("L2", None, capacity, (capacity // 4, capacity // 2)), Visit(MEMORY, None, None, (2 * size,))]
     else:
         all_threads = torch.get_num_threads()
-        plan = [v for n in sorted({1, all_threads}, reverse=True) for v in visits(caches, n)]
-        plan += [Visit(MEMORY, 1, None, (2 * size,))] if all_threads > 1 else []
+        numbers = thread_numbers(all_threads)
+        plan = [v for n in numbers for v in visits(caches, n)]
+        plan += [Visit(MEMORY, n, None, (2 * size,)) for n in numbers[1:]]
     remarks = []
     if not caches and not isinstance(kernels, GpuKernels):
         remarks.append("the system does not report its caches, so that only main memory was measured")
@@ -234,6 +243,8 @@ def _visit(kernels: Any, visit: Visit, all_threads: int | None, best: dict[str, 
         entry = best.setdefault(name, _Best(template))
         if visit.level == MEMORY and visit.threads == all_threads and entry.rounds:
             # PyTorch's operators had a GPU's memory just before: the better of both is this round's.
-            entry.rounds[-1] = max(entry.rounds[-1], value)
+            if value > entry.rounds[-1]:
+                entry.rounds[-1] = value
+                entry.template = replace(entry.template, note="a Triton kernel of ours")
         else:
             entry.rounds.append(value)

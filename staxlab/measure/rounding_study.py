@@ -191,8 +191,10 @@ class Conditions:
         return relative_deviation(self.deviation, row_sum, sums)
 
     def bound(self, condition: float) -> float:
-        """The largest relative error that Section 6.5 allows at a condition number, the division's included."""
-        return summation_bound(self.n, self.plan, condition) + 2 * unit_roundoff()
+        """The largest relative error that Section 6.5 allows at a condition number, the division's included: with ``r``
+        that of the sum, ``(r + u) / (1 - r)``; infinite where the sum may have the wrong sign."""
+        r = summation_bound(self.n, self.plan, condition)
+        return (r + unit_roundoff()) / (1 - r) if r < 1 else math.inf
 
 
 def relative_deviation(deviation: float, row_sum: float, sums: int = 1) -> float:

@@ -176,7 +176,13 @@ class Rounds(Tabular):
             overall = self.overall(name)
             ends = f"{seconds_text(overall.low)} .. {seconds_text(overall.high)}" if overall else "n/a"
             rows.append(
-                (name, *cells, f"{self.drift(name):.3g}", ends, f"{overall.coverage:.0%}" if overall else "n/a")
+                (
+                    name,
+                    *cells,
+                    f"{self.drift(name):.3g}" if overall else "n/a",
+                    ends,
+                    f"{overall.coverage:.0%}" if overall else "n/a",
+                )
             )
         return Table.build("Medians round by round (Section 13.1)", columns, rows, self._notes())
 

@@ -196,6 +196,7 @@ def _reader(record: Mapping[str, Any]) -> Callable[[str, Mapping[str, Any]], Sav
         "staxlab-hardware-models-benchmark-1": _hardware_models,
         "staxlab-product-models-benchmark-1": _product_models, "staxlab-attention-1": _attention,
         "staxlab-attention-cpu-1": _attention_cpu, "staxlab-systems-times-1": _systems,
+        "staxlab-roofline-2": _roofline, "staxlab-reproduced-1": _reproduced,
     }  # fmt: skip
     kind = record.get("format")
     if kind == "staxlab-gpu-benchmark-1":
@@ -272,6 +273,53 @@ def _ratios(title: str, times: Mapping[str, Any], others: Sequence[str]) -> Iter
         if peer in times and "staxlab" in times:
             (median, low, high), (own, own_low, own_high) = times[peer], times["staxlab"]
             yield Reading(title, PEERS[peer], median / own, low / own_high, high / own_low)
+
+
+# --- What a machine can do --------------------------------------------------------------------------------------------
+
+
+def _roofline(name: str, record: Mapping[str, Any]) -> SavedRun:
+    """The ceilings that ``staxlab roofline`` measured; ``Roofline.load`` reads the same file as a roofline."""
+
+    def found(kind: str, series: str, scale: float) -> tuple[Reading, ...]:
+        return tuple(
+            Reading(c["name"], series, c["value"] / scale, min(c["rounds"]) / scale, max(c["rounds"]) / scale)
+            for c in record["ceilings"]
+            if c["kind"] == kind
+        )
+
+    panels = [
+        Panel("bandwidth (GB/s)", "{}, GB/s", found("bandwidth", "bandwidth", 1e9)),
+        Panel("rate of products (TFLOP/s)", "{}, TFLOP/s", found("throughput", "rate", 1e12)),
+    ]
+    notes = ["the best of all rounds; in brackets the best of the worst round and of the best", *record["notes"]]
+    return _run(name, record, "Limits of the machine", panels, notes)
+
+
+def _reproduced(name: str, record: Mapping[str, Any]) -> SavedRun:
+    """Speedups and shares of the roof that ``staxlab reproduce`` measured, a series for each round, beside the byte
+    ratio; ``reproducing.load`` reads the same file as the records themselves."""
+    speedups, ratios, shares, notes = [], [], [], list(record["tables"]["notes"])
+    for case in record["tables"]["cases"]:
+        title = case["title"].split(":")[0]
+        if not case["decompositions"]:
+            continue
+        ratios.append(Reading(title, "rho", *3 * [case["rho"]]))
+        for number, found in enumerate(case["decompositions"]):
+            series, ends = f"round {chr(65 + number)}", found["interval"]
+            speedups.append(Reading(title, series, found["speedup"], ends["low"], ends["high"]))
+            share = case["roofs"][number]["shares"].get("compiled") if number < len(case["roofs"]) else None
+            if share:
+                ends = share["interval"]
+                shares.append(Reading(title, series, *(100 * x for x in (share["median"], ends["low"], ends["high"]))))
+        if case["verdict"] and not case["verdict"]["established"]:
+            notes.append(f"{title}: not established: {case['verdict']['reason']}")
+    panels = [
+        Panel("S: time of eager / time of compiled (times)", "S, {}, times", tuple(speedups), 1.0, "as fast as eager"),
+        Panel("byte ratio of the model (times)", "{}, times", tuple(ratios)),
+        Panel("share of the roof (%)", "share of the roof, {}, %", tuple(shares)),
+    ]
+    return _run(name, record, "Tables 13.1 and 13.2", panels, notes)
 
 
 # --- Training steps, in paired readings -------------------------------------------------------------------------------

@@ -170,7 +170,8 @@ def _crossing(sizes: Sequence[int], logs: Sequence[float], after: int, middle: f
     """The size at which the curve passes ``middle`` between the places ``after - 1`` and ``after``."""
     drop = logs[after - 1] - logs[after]
     part = min(max((logs[after - 1] - middle) / drop, 0.0), 1.0) if drop > 0 else 0.5
-    return math.exp((1 - part) * math.log(sizes[after - 1]) + part * math.log(sizes[after]))
+    size = math.exp((1 - part) * math.log(sizes[after - 1]) + part * math.log(sizes[after]))
+    return min(max(size, sizes[after - 1]), sizes[after])
 
 
 @dataclass(frozen=True)
@@ -259,8 +260,8 @@ class SizeSweep(Tabular):
             if curve.plateaus
         ]
         notes += [
-            f"{curve.label}: too noisy for plateaus (median {statistics.median(curve.noise):.0%}): other processes "
-            "took turns with its threads"
+            f"{curve.label}: so noisy (median {statistics.median(curve.noise):.0%}) that knees may be missing: other "
+            "processes took turns with its threads"
             for curve in self.curves
             if statistics.median(curve.noise) > MOST_NOISE
         ]
@@ -354,17 +355,17 @@ def _knee_cells(knee: Knee | None) -> tuple[str, str, str]:
 
 def sizes_between(smallest: int, largest: int, per_octave: int = 4) -> tuple[int, ...]:
     """Sizes from ``smallest`` to ``largest`` bytes, ``per_octave`` for each doubling, evenly on a logarithmic axis, in
-    whole KiB. OptionError unless 1024 <= smallest < largest and there is at least one for each doubling.
+    multiples of 512. OptionError unless 1024 <= smallest < largest and there is at least one for each doubling.
 
-    >>> [size >> 10 for size in sizes_between(4096, 16384, 2)]
-    [4, 5, 8, 11, 16]
+    >>> [size / 1024 for size in sizes_between(4096, 16384, 2)]
+    [4.0, 5.5, 8.0, 11.0, 16.0]
     """
     if not 1024 <= smallest < largest or per_octave < 1:
         raise OptionError(f"there are no sizes from {smallest} to {largest} bytes, {per_octave} for each doubling",
                           remedy="begin at 1024 bytes or later, and end after that")  # fmt: skip
     count = round(per_octave * math.log2(largest / smallest))
     steps = (smallest * (largest / smallest) ** (k / count) for k in range(count + 1)) if count else (smallest, largest)
-    return tuple(dict.fromkeys(int(size) >> 10 << 10 for size in (round(step) for step in steps)))
+    return tuple(dict.fromkeys(round(step) >> 9 << 9 for step in steps))
 
 
 def largest_size(caches: Iterable[Mapping[str, int]]) -> int:
@@ -416,7 +417,9 @@ def sweep(
     if gpu:
         caches = [{"level": 2, "bytes": kernels.spec.l2_bytes, "shared_by": 1}]
     wanted = rounds or (4 if quick else 8)
-    readings: dict[int | None, list[list[float]]] = {number: [[] for _ in sizes] for number in numbers}
+    # Every thread has whole blocks, so that some of the smallest are the same for many threads.
+    places = {n: tuple(dict.fromkeys(kernels.rounded(kernel, size, n) for size in sizes)) for n in numbers}
+    readings: dict[int | None, list[list[float]]] = {number: [[] for _ in places[number]] for number in numbers}
     complete = True
     started = time.monotonic()
     with quiet():
@@ -426,8 +429,8 @@ def sweep(
                     notes.append(f"{r} of {wanted} rounds: the time limit of {TIME_LIMIT:.0f} s was reached")
                     break
                 for number in numbers:
-                    taken = [kernels.bandwidth(kernel, size, number) for size in sizes]
-                    for place, value in zip(readings[number], taken, strict=True):
+                    round_of = [kernels.bandwidth(kernel, size, number) for size in places[number]]
+                    for place, value in zip(readings[number], round_of, strict=True):
                         place.append(value)
                     if progress is not None:
                         done = (r * len(numbers) + list(numbers).index(number) + 1) / (wanted * len(numbers))
@@ -435,9 +438,9 @@ def sweep(
         except KeyboardInterrupt:
             complete = False
     curves = [
-        SweepCurve(kernel, number, sizes, tuple(map(tuple, places)))
-        for number, places in readings.items()
-        if places[0]
+        SweepCurve(kernel, number, places[number], tuple(map(tuple, taken)))
+        for number, taken in readings.items()
+        if taken[0]
     ]
     machine = {**machine_record(device), "load_average": before["load_average"]}
     return SizeSweep(tuple(curves), tuple(caches), machine, version_record(), command_line(), timestamp(),

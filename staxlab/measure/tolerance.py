@@ -45,11 +45,12 @@ from ..capture.module import GraphModule
 from ..errors import ToleranceError
 from ..operators.structure import flatten
 from .agreement import Agreement, Difference, compare
+from .program_bounds import RUNS, bounds_of
 from .rounding import (
     SummationPlan,
-    difference_bound,
     expected_height,
     gamma,
+    segmented,
     stored_apart,
     summation_bound,
     unit_roundoff,
@@ -153,12 +154,14 @@ def of_sum(
     dtype: Any = None,
     result_dtype: Any = None,
     exact_reference: bool = False,
+    typical: bool = False,
 ) -> Tolerance:
     """For sums over the last dimension of ``summands``, added in the order of ``plan`` on one side and of ``other`` on
-    the other (None: in any). ``exact_reference``: the other side does not round.
+    the other (None: in any). ``exact_reference``: the other side does not round. ``typical``: an order that is not
+    known is taken to have :func:`~.rounding.expected_height`, and not the worst.
 
     ``dtype`` is what the additions are carried out in (that of the summands; float32 for 16-bit ones), ``result_dtype``
-    what sums are stored in (that of the summands). Rigorous; the worst case of Section 6.5 and not the typical one.
+    what sums are stored in (that of the summands). Rigorous unless ``typical``: the worst case of Section 6.5.
     O(elements).
     """
     if not _rounds(summands.dtype):
@@ -167,11 +170,10 @@ def of_sum(
     result_dtype = result_dtype if result_dtype is not None else summands.dtype
     n = summands.shape[-1]
     size = summands.abs().double().sum(-1)
-    if exact_reference:
-        absolute = summation_bound(n, plan, size, dtype, result_dtype=result_dtype)
-    else:
-        absolute = difference_bound(plan, other, n, size, dtype, result_dtype=result_dtype)
-    heights = [max(n - 1, 0) if order is None else order.height for order in (plan, other)[: 2 - exact_reference]]
+    usual = segmented(n, max(math.isqrt(n), 1)) if typical else None  # of just about that height
+    orders = [order or usual for order in (plan, other)[: 2 - exact_reference]]
+    absolute = sum(summation_bound(n, order, size, dtype, result_dtype=result_dtype) for order in orders)
+    heights = [max(n - 1, 0) if order is None else order.height for order in orders]
     name = str(dtype).removeprefix("torch.")
     why = f"sums of {n:,} numbers in {name}, trees of height {' and '.join(f'{h:,}' for h in heights)}, times sum(|a|)"
     return Tolerance(absolute, 0.0, why)
@@ -201,16 +203,17 @@ def _accumulator(dtype: torch.dtype) -> torch.dtype:
     return torch.float32 if dtype.itemsize < 4 else torch.empty((), dtype=dtype).real.dtype
 
 
-def of_program(program: Callable[..., Any] | GraphModule, *inputs: Any, height: int = 0) -> tuple[Tolerance, ...]:
+def of_program(
+    program: Callable[..., Any] | GraphModule, *inputs: Any, height: int = 0, runs: int = RUNS
+) -> tuple[Tolerance, ...]:
     """One tolerance for each of the flat results of a function or a captured graph, on these very inputs.
 
     ``height`` is that of the tallest summation tree among the kernels that are compared
-    (:func:`~.rounding.expected_height`). Seven runs in double precision. Where the program cannot run so, every result
+    (:func:`~.rounding.expected_height`). ``runs + 1`` runs in double precision; two will do where results have many
+    elements that are alike. Where the program cannot run so, every result
     has to be equal bit for bit, and the reason is told. A function may be given anything it takes; a graph one value
     for each of its placeholders.
     """
-    from .program_bounds import bounds_of
-
     module, flat = program, list(inputs)
     if not isinstance(program, GraphModule):
         from ..capture.tracer import trace
@@ -218,7 +221,7 @@ def of_program(program: Callable[..., Any] | GraphModule, *inputs: Any, height: 
         capture = trace(program, inputs, {})
         module, flat = capture.module, capture.bind(inputs, {})
     assert isinstance(module, GraphModule)
-    found = bounds_of(module, flat, height=height)
+    found = bounds_of(module, flat, height=height, runs=runs)
     count = len(flatten(module.graph.output.args[0]))
     if found.reason:
         return (exact(f"no bounds could be made: {found.reason}"),) * count

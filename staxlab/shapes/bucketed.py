@@ -11,10 +11,11 @@ and on the padded ones, and has to agree.
 checked at every call        sizes that agree, buckets that hold them, elements the type can hold; that results have
                              the size where they should, are no numbers and no views of a padded argument; that no
                              padded argument was written to
-checked once for each kind   that results and written arguments do not depend on the padding, tried on the arguments,
-of padded call               their negation, and on all-positive and all-negative ones
+checked once for each kind   that results, written arguments and gradients do not depend on the padding, tried on the
+of padded call               arguments, their negation, and on all-positive and all-negative ones; that nothing random
+                             is drawn
 not checked                  that no *other* values of the arguments would show the padding; what a function keeps
-                             outside its arguments
+                             outside its arguments, and gradients of what it finds there
 ===========================  =========================================================================================
 """
 
@@ -29,6 +30,7 @@ from typing import Any
 import torch
 
 from ..errors import ConstraintError, OptionError
+from ..specialize.ambient import must_run_eagerly
 from .bucketing import Buckets
 from .neutrality import Attempt, require_neutral
 from .results import Declared, cut, described, tensors_in
@@ -66,6 +68,9 @@ def bucketed(
     With ``fn`` compiled, ``.versions`` are its versions: for arguments of one kind (types, other sizes, gradients) at
     most ``buckets.bound(m, M)`` for one size in ``[m, M]``, and one more for size 0.
 
+    Within a function that is being recorded, or under ``torch.vmap`` and the like, nothing is padded: ``fn`` is called
+    on the arguments as they are, with their lengths and masks of nothing but True.
+
     Raises OptionError at once for a declaration that cannot be (an unknown parameter, a padded argument without an
     element); ConstraintError at a call for whatever does not fit it, before anything is returned. What ``fn`` raises
     passes through. A call copies its padded arguments and, where the size is not in front, its results: O(their bytes).
@@ -98,7 +103,12 @@ class Bucketed:
         self.fn, self._original = fn, fn.__wrapped__ if hasattr(fn, "versions") and hasattr(fn, "__wrapped__") else fn
         self.__name__ = getattr(fn, "__name__", None) or type(self._original).__name__
         target = self._original.forward if isinstance(self._original, torch.nn.Module) else self._original
-        self._signature = inspect.signature(target)
+        try:
+            self._signature = inspect.signature(target)
+        except (TypeError, ValueError):
+            raise OptionError(
+                f"{self.__name__} does not say what its parameters are called", remedy="wrap it: lambda x: f(x)"
+            ) from None
         self._dims = {name: _dimensions(name, given) for name, given in dims.items()}
         self.sizes = tuple(dict.fromkeys(size for given in self._dims.values() for size in given.values()))
         self._lengths, self._masks = dict(lengths), dict(masks)
@@ -128,6 +138,8 @@ class Bucketed:
         bound = self.__signature__.bind(*args, **kwargs)
         given = dict(bound.arguments)
         sizes = self._sizes_of(given)
+        if must_run_eagerly():
+            return self._call(self.fn, given, sizes, sizes)
         targets = {name: self._rounded(name, size) for name, size in sizes.items()}
         is_padded = sizes != targets
         padded = self._padded(given, sizes, targets)
@@ -237,7 +249,12 @@ class Bucketed:
 
     def _try(self, given: Mapping[str, Any], sizes: Mapping[str, int], targets: Mapping[str, int]) -> None:
         """Once for each kind of padded call: padding must change nothing. Sizes 1 broadcast, so they are a kind too."""
+        leaves = list(tensors_in(list(given.values())))
+        if isinstance(self._original, torch.nn.Module):
+            leaves += self._original.parameters()
+        trains = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in leaves)
         kind = (
+            trains,
             tuple(sorted(targets.items())),
             tuple(name for name, size in sizes.items() if size <= 1 or size == targets[name]),
             tuple((name, described(value, self._dims.get(name))) for name, value in given.items()),
@@ -253,7 +270,7 @@ class Bucketed:
         unpadded = tuple(name for name in given if name not in self._dims)
         words = ", ".join(f"{name} from {size} to {targets[name]}" for name, size in sizes.items())
         largest = max(targets.values())
-        require_neutral(Attempt(self.__name__, self._original, dict(given), unpadded, run, words, largest))
+        require_neutral(Attempt(self.__name__, self._original, dict(given), unpadded, run, words, largest, trains))
         self._tried.add(kind)
 
     def _refuse_views(self, result: Any, padded: Mapping[str, Any]) -> None:

@@ -2,8 +2,12 @@
 
 Padding is neutral if ``f(x)`` and ``f(padded x)``, cut back, are the same for every ``x``. That is a property of the
 mathematics, not of a kernel, so it is asked where rounding cannot blur the answer: the function itself, uncompiled,
-runs in double precision on the CPU, without padding and with it. A function that does not run there (parameters of a
-fixed type, a GPU's tensors behind its back) runs where and as it is, with more room for rounding.
+runs in double precision on the CPU, without padding and with it; a module as a copy of it. A function that does not
+run there (constants of another type, a GPU's tensors behind its back) runs where and as it is, with more room for
+rounding.
+
+Where gradients are recorded they have to agree as well: minus infinity is neutral for ``(x * w.abs()).amax()``, and
+makes the gradient of ``w`` a sum of its products with zeros, which is NaN.
 
 One sample proves little: 0 looks neutral for a maximum as long as the sample holds a positive number. So floating-point
 arguments are also tried negated, all positive and all negative. What eager refuses is not tried further.
@@ -25,7 +29,8 @@ from .results import mapped, tensors_in
 @dataclass(frozen=True)
 class Attempt:
     """What is to be tried. ``run(function, arguments, with_padding)`` calls it; ``unpadded`` names the arguments that
-    are passed on as they are, and may be written to; ``words`` say which size becomes which; ``largest`` of these."""
+    are passed on as they are, and may be written to; ``words`` say which size becomes which; ``largest`` of these.
+    ``trains``: gradients are recorded, and compared too."""
 
     name: str
     function: Any
@@ -34,13 +39,15 @@ class Attempt:
     run: Callable[[Any, Mapping[str, Any], bool], Any]
     words: str
     largest: int
+    trains: bool = False
 
 
 @dataclass(frozen=True)
 class Setting:
-    """Where to run: how arguments get there, the spacing of numbers there (0: each tensor's own), what to try."""
+    """Where to run: how arguments get there, and modules (a copy already), and what to try there."""
 
     move: Callable[[torch.Tensor], torch.Tensor]
+    module: Callable[[torch.nn.Module], torch.nn.Module]
     changes: tuple[tuple[str, Callable[[torch.Tensor], torch.Tensor]], ...]
 
 
@@ -53,10 +60,14 @@ def _as_it_is(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.detach().clone()
 
 
+#: Results, arguments and buffers that may have been written to, gradients.
+Observed = tuple[list[Any], list[torch.Tensor], list[torch.Tensor]]
+
 _SAMPLE = ("these arguments", lambda tensor: tensor)
 _SETTINGS = (
     Setting(
         _in_double,
+        lambda module: module.to("cpu").double(),
         (
             _SAMPLE,
             ("their negation", torch.neg),
@@ -64,7 +75,7 @@ _SETTINGS = (
             ("negative arguments", lambda tensor: -tensor.abs() - 1),
         ),
     ),
-    Setting(_as_it_is, (_SAMPLE,)),
+    Setting(_as_it_is, lambda module: module, (_SAMPLE,)),
 )
 
 
@@ -112,32 +123,54 @@ def _with_padding(attempt: Attempt, setting: Setting, change: Callable, words: s
         ) from error
 
 
-def _observed(attempt: Attempt, setting: Setting, change: Callable, with_padding: bool) -> tuple[Any, float]:
-    """(result, arguments and buffers that may have been written to), and the largest finite argument."""
-    function = copy.deepcopy(attempt.function) if isinstance(attempt.function, torch.nn.Module) else attempt.function
+def _observed(attempt: Attempt, setting: Setting, change: Callable, with_padding: bool) -> tuple[Observed, float]:
+    """What one run leaves behind, and the largest finite argument."""
+    function = attempt.function
+    if isinstance(function, torch.nn.Module):
+        function = setting.module(copy.deepcopy(function))
+    sources: list[torch.Tensor] = []
 
     def prepared(leaf: Any) -> Any:
         if not isinstance(leaf, torch.Tensor):
             return leaf
         moved = setting.move(leaf)
-        return change(moved) if moved.is_floating_point() else moved
+        moved = change(moved) if moved.is_floating_point() else moved
+        if not (attempt.trains and leaf.requires_grad):
+            return moved
+        sources.append(moved.requires_grad_())
+        return moved.clone()  # no leaf of the graph: it may be written to as the caller's may
 
-    arguments = {name: mapped(value, prepared) for name, value in attempt.arguments.items()}
-    floats = [t.abs() for t in tensors_in(list(arguments.values())) if t.is_floating_point() and t.numel()]
+    with torch.set_grad_enabled(attempt.trains):
+        arguments = {name: mapped(value, prepared) for name, value in attempt.arguments.items()}
+    floats = [t.detach().abs() for t in tensors_in(list(arguments.values())) if t.is_floating_point() and t.numel()]
     scale = max((float(t[t.isfinite()].max()) for t in floats if t.isfinite().any()), default=0.0)
-    with torch.no_grad(), torch.random.fork_rng(devices=_devices()):
+    with torch.set_grad_enabled(attempt.trains), torch.random.fork_rng(devices=_devices()):
         before = _random_states()
         result = attempt.run(function, arguments, with_padding)
         drew = any(not torch.equal(one, other) for one, other in zip(before, _random_states(), strict=True))
-    if drew:
-        raise ConstraintError(
-            f"{attempt.name} draws random numbers, and would draw others for padded arguments",
-            remedy="draw them outside, and pass them as an argument that is padded, too",
-        )
-    written = [arguments[name] for name in attempt.unpadded]
-    if isinstance(function, torch.nn.Module):
-        written.append(list(function.buffers()))
-    return (list(_leaves(result)), list(tensors_in(written))), scale
+        if drew:
+            raise ConstraintError(
+                f"{attempt.name} draws random numbers, and would draw others for padded arguments",
+                remedy="draw them outside, and pass them as an argument that is padded, too",
+            )
+        written = [arguments[name] for name in attempt.unpadded]
+        if isinstance(function, torch.nn.Module):
+            written.append(list(function.buffers()))
+            sources += [parameter for parameter in function.parameters() if parameter.requires_grad]
+        gradients = _gradients(result, sources) if attempt.trains else []
+    return (list(_leaves(result)), list(tensors_in(written)), gradients), scale
+
+
+def _gradients(result: Any, sources: list[torch.Tensor]) -> list[torch.Tensor]:
+    """Gradients of all results, each element weighted by a number of its own, for every source; zeros for unused."""
+    total = torch.zeros(())
+    for tensor in tensors_in(result):
+        if tensor.requires_grad:
+            weights = torch.linspace(1.0, 2.0, tensor.numel(), dtype=torch.float64, device=tensor.device)
+            total = total.to(tensor.device) + (tensor * weights.reshape(tensor.shape).to(tensor.dtype)).sum().real
+    if not sources or not total.requires_grad:
+        return []
+    return list(torch.autograd.grad(total, sources, allow_unused=True, materialize_grads=True))
 
 
 def _leaves(result: Any) -> Iterator[Any]:
@@ -146,10 +179,9 @@ def _leaves(result: Any) -> Iterator[Any]:
     yield from found
 
 
-def _compare(attempt: Attempt, plain: tuple[Any, float], padded: tuple[Any, float], words: str) -> None:
-    (results, written), scale = plain
-    (padded_results, padded_written), _ = padded
-    for what, before, after in (("result", results, padded_results), ("written argument", written, padded_written)):
+def _compare(attempt: Attempt, plain: tuple[Observed, float], padded: tuple[Observed, float], words: str) -> None:
+    observed, scale = plain
+    for what, before, after in zip(("result", "written argument", "gradient"), observed, padded[0], strict=True):
         if len(before) != len(after):
             raise _depends(attempt, words, f"{len(before)} {what}s became {len(after)}")
         for number, (one, other) in enumerate(zip(before, after, strict=True), 1):
@@ -170,6 +202,7 @@ def _difference(one: Any, other: Any, scale: float, largest: int) -> str:
     """Where two results differ by more than rounding explains; empty if nowhere."""
     if not isinstance(one, torch.Tensor) or not isinstance(other, torch.Tensor):
         return "" if one is None and other is None else f"{one!r} and {other!r}"
+    one, other = one.detach(), other.detach()
     if one.shape != other.shape:
         return f"its shape is {tuple(one.shape)} without padding and {tuple(other.shape)} with it, cut as declared"
     if one.dtype != other.dtype:

@@ -11,6 +11,9 @@ from .markup import Html, join
 from .measures import table_markup
 from .plots import Curve, Level, plot
 
+#: States of the cache as the lines are called.
+SHORT = {"cold": "cold", "kernels": "kernels kept", "warm": "warm"}
+
 
 def panes(record: Any) -> list[Pane]:
     content = record.table()
@@ -29,7 +32,7 @@ def figure(record: Any) -> Html | None:
     some = next(iter(finite.values()))
     curves = [Curve("eager", ((0.0, 0.0), (most, most * some.eager_time)))]
     curves += [
-        Curve(f"compiled, {STATES[state][0]}",
+        Curve(f"compiled, {SHORT[state]}",
               ((0.0, even.compile_time), (most, even.compile_time + most * even.compiled_time)))
         for state, even in finite.items()
     ]  # fmt: skip

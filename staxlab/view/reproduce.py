@@ -87,7 +87,7 @@ def _marker(case: Any, number: int, place: tuple[float, float]) -> Html:
     said += f" [{interval.low:.3g}, {interval.high:.3g}]" if interval else ""
     x, y = place
     look = {
-        "class_": "sx-chart-round" if number == 0 else "sx-chart-point", "stroke": "#0b57b0", "stroke_width": "1.8",
+        "class_": "sx-chart-line" if number == 0 else "sx-chart-point", "stroke": "#0b57b0", "stroke_width": "1.8",
         "fill": "none" if number == 0 else "#0b57b0", "data_case": case.name, "data_round": round_name(number),
         "data_rho": f"{case.rho():.6g}", "data_speedup": f"{ratio.median:.6g}",
     }  # fmt: skip
@@ -111,7 +111,8 @@ def _names(record: Any, placed: Any, at: Place, taken: list[Box]) -> Iterator[Ht
                  (left - room, top - 14), (left - room, top + 24)]  # fmt: skip
         inside = [s for s in spots if LEFT <= s[0] <= WIDTH - 4 - room and TOP < s[1] < HEIGHT - BOTTOM]
         words = free_spot(inside or spots, name, taken)
-        yield element("path", d=f"M{left:.1f} {top:.1f}L{words[0]:.1f} {words[1]:.1f}", stroke=RULE, stroke_width="0.4")
+        near = min(max(left, words[0] - 2), words[0] + room + 2)  # the end of the name that is nearer
+        yield element("path", d=f"M{left:.1f} {top:.1f}L{near:.1f} {words[1] - 4:.1f}", stroke=RULE, stroke_width="0.4")
         yield text_at(name, *words, "sx-label", TEXT)
 
 

@@ -54,10 +54,9 @@ def conditions_picture(record: Any) -> Html:
     least, most = (pick(row.condition for row in record.rows) for pick in (min, max))
     ends = [least * (most / least) ** (k / 8) for k in range(9)] if math.isfinite(most) else [least, 10 * least]
     size = sum(row.condition * abs(row.row_sum) for row in record.rows) / len(record.rows)  # sum(|x|), alike in all
-    lines = [
-        Curve("one deviation of the model", tuple((k, record.deviation * k / size) for k in ends)),
-        Curve("worst case", tuple((k, record.bound(k)) for k in ends)),
-    ]
+    lines = [Curve("one deviation of the model", tuple((k, record.deviation * k / size) for k in ends))]
+    worst = tuple((k, record.bound(k)) for k in ends if record.bound(k) < 1)
+    lines += [Curve("worst case, where it leaves a digit", worst)] if worst else []
     dots = [
         Dots(f"{record.of}, from exact values", tuple((row.condition, row.error) for row in record.rows)),
         Dots("from eager's", tuple((row.condition, row.difference) for row in record.rows)),

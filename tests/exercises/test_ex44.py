@@ -74,6 +74,12 @@ def test_variants_leave_something_to_compare(seed):
         assert len(answers) >= 2 and truth not in answers and len(set(answers)) == len(answers)
 
 
+def test_the_cache_of_every_variant_holds_more_than_the_size_in_memory():
+    for seed in range(300):
+        variant = variant_for(ex44.Variant, seed)
+        assert ex44_runs.plain(variant, 2, variant.tau_same).fewest < variant.l2_limit, seed
+
+
 def test_at_the_largest_bandwidth_the_cache_is_just_large_enough():
     variant = ex44.Variant()
     durations = ex44_runs.plain(variant, 2, variant.tau_same, variant.largest_bandwidth * 1000)

@@ -10,7 +10,7 @@ import torch
 
 import staxlab
 from staxlab.errors import OptionError
-from staxlab.measure.rounding import corollary_variance, pairwise, segmented
+from staxlab.measure.rounding import corollary_variance, pairwise, segmented, summation_bound
 from staxlab.measure.rounding_study import (
     EXAMPLE_1_1,
     EXAMPLE_7_1,
@@ -103,6 +103,14 @@ def test_relative_errors_follow_the_condition_number(study):
         torch.tensor([row.error for row in rows]).median() for rows in (found.rows[:30], found.rows[60:])
     )  # fmt: skip
     assert bad > 10 * good, "a fixed tolerance fits one of them at most"
+
+
+def test_the_bound_of_a_quotient_is_that_of_its_divisor(study):
+    found = study.conditions
+    for condition in (1.0, 100.0, 1e4):
+        r = summation_bound(found.n, found.plan, condition)
+        assert found.bound(condition) == pytest.approx(1 / (1 - r) - 1, abs=2.0**-23)
+    assert found.bound(1e9) == math.inf, "the sum may have the wrong sign"
 
 
 def test_the_chapters_smallest_row_sums():

@@ -126,8 +126,30 @@ def test_an_interruption_keeps_what_was_measured():
     assert len(found.medians("slow")) == 1
 
 
+def test_an_interruption_within_a_round_is_the_end_of_all():
+    sides, clock, _ = drifting()
+    calls = []
+
+    def fast():
+        calls.append(1)
+        if len(calls) == 15:  # among the readings of round A
+            raise KeyboardInterrupt
+        sides["fast"]()
+
+    found = measure_rounds({"slow": sides["slow"], "fast": fast}, rounds=3, readings=9, warmup=1, calls=2, clock=clock)
+    assert len(found.rounds) == 1 and not found.complete and len(calls) == 15
+    assert 0 < len(found.rounds[0]["fast"].readings) < 9
+
+
 def test_rounds_have_the_names_of_the_text():
     assert [round_name(r) for r in (0, 1, 25, 26, 52)] == ["A", "B", "Z", "AA", "BA"]
+
+
+def test_a_round_without_readings_has_no_numbers():
+    nothing = Rounds((Comparison((Timing("eager", (), planned=3), Timing("compiled", ())), complete=False),), 2)
+    assert math.isnan(nothing.drift("eager")) and nothing.overall("eager") is None and nothing.ratios("compiled") == ()
+    assert "n/a" in str(nothing) and "nan" not in str(nothing)
+    assert Rounds.from_json(json.loads(json.dumps(nothing.to_json(), allow_nan=False))) == nothing
 
 
 def test_sides_can_be_left_out():

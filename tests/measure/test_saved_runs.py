@@ -281,6 +281,23 @@ OTHERS = {
 }
 
 
+def test_a_saved_roofline_is_a_run_too(tmp_path):
+    from staxlab.measure.roofline import Ceiling, Roofline
+
+    ceilings = (
+        Ceiling("read", "bandwidth", 4e12, rounds=(3.5e12, 4e12)),
+        Ceiling("L2 read", "bandwidth", 8e12, "", "L2", 1 << 20, None, (8e12,)),
+        Ceiling("matmul bfloat16", "throughput", 7e14, rounds=(7e14, 6.9e14)),
+    )
+    saved = Roofline(ceilings, machine=MACHINE["machine"], command="c", date="2026-01-01", notes=("a remark",))
+    saved.save(tmp_path / "example.json")
+    run = saved_run("example", directory=tmp_path)
+    rates, products = run.panels
+    assert (rates.cell("read", "bandwidth"), rates.cell("L2 read", "bandwidth")) == ("4e+03 [3.5e+03, 4e+03]", "8e+03")
+    assert products.cell("matmul bfloat16", "rate") == "700 [690, 700]"
+    assert "a remark" in run.notes and "drawing failed" not in run._repr_mimebundle_()["text/html"]
+
+
 @pytest.mark.parametrize("kind", OTHERS)
 def test_every_kind_of_run_that_a_command_writes_is_drawn(kind, tmp_path):
     record, expected = OTHERS[kind]

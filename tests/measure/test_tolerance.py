@@ -15,6 +15,7 @@ from staxlab.measure import tolerance
 from staxlab.measure.rounding import (
     composed_units,
     expected_height,
+    gamma,
     pairwise,
     segmented,
     sequential,
@@ -64,6 +65,19 @@ def test_a_sum_that_cancels_has_room_and_one_that_does_not_has_little():
     assert agreement.difference.element == (1,) and agreement.difference.wrong == 1
     with pytest.raises(ToleranceError, match="shape"):
         found.compare(lost[:1], other[:1])
+
+
+def test_the_room_of_a_sum_is_the_bound_of_either_side_and_no_more():
+    rows = drawn(3, 100)
+    size = rows.double().abs().sum(-1)
+    expected = (gamma(7) + gamma(99)) * size
+    assert torch.allclose(tolerance.of_sum(rows, pairwise(100)).absolute, expected, rtol=1e-12)
+    assert torch.allclose(tolerance.of_sum(rows, pairwise(100), exact_reference=True).absolute, gamma(7) * size)
+    typical = tolerance.of_sum(rows, typical=True).absolute / size
+    assert torch.allclose(typical, torch.tensor(2 * gamma(18), dtype=torch.float64)) and expected_height(100) == 20
+    halves = rows.to(torch.bfloat16)
+    room = tolerance.of_sum(halves, pairwise(100), exact_reference=True).absolute / halves.double().abs().sum(-1)
+    assert torch.allclose(room, torch.tensor(gamma(7) + (1 + gamma(7)) / 256, dtype=torch.float64))
 
 
 def test_a_lost_summand_is_refused_with_the_reason():

@@ -162,6 +162,21 @@ LIVE = {
             "Comparison",
         },
     ),
+    "13_measurement": (
+        12,
+        {
+            "Timing",
+            "Rounds",
+            "SizeSweep",
+            "Roofline",
+            "Reproduction",
+            "SpeedupDecomposition",
+            "SavedRun",
+            "RoundingStudy",
+            "Amortization",
+            "VersionHistory",
+        },
+    ),
     "12_discussion": (
         18,
         {
@@ -186,8 +201,9 @@ EXERCISES = {"09b_attention": "09_gpu", "11_caching_and_fallback": "11_runtime"}
 
 
 def quick_measurements(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A roofline that was not measured, example points of small tensors, and systems as they were observed before."""
-    from staxlab.measure import comparison, roofline
+    """A roofline that was not measured, example points of small tensors, first calls without processes, and systems as
+    they were observed before."""
+    from staxlab.measure import amortization, comparison, roofline
 
     kept = json.loads(comparison.SAVED.read_text(encoding="utf-8"))
     monkeypatch.setattr(comparison, "_run_command", lambda arguments: kept)
@@ -196,6 +212,8 @@ def quick_measurements(monkeypatch: pytest.MonkeyPatch) -> None:
         roofline.Ceiling("read", "bandwidth", 50e9),
         roofline.Ceiling("matmul", "throughput", 400e9),
     )
+    seconds = {state: [1.0] for state in amortization.STATES}
+    monkeypatch.setattr(amortization, "first_calls", lambda **_: (seconds, True))
     points = roofline.example_points
     monkeypatch.setattr(roofline, "measure", lambda **_: roofline.Roofline(ceilings=limits))
     monkeypatch.setattr(roofline, "example_points", lambda fn, **_: points(fn, rows=64, columns=128, readings=3))

@@ -259,6 +259,8 @@ def test_calls_that_do_not_fit():
         add(torch.ones(3))
     with pytest.raises(OptionError, match="function or module"):
         bucketed(3, dims={"x": 0}, pad=0.0)
+    with pytest.raises(OptionError, match="does not say what its parameters are called"):
+        bucketed(torch.sum, dims={"input": 0}, pad=0.0)
     assert "buckets 4, 8" in repr(add) and "1 padded sizes" in repr(add)
 
 
@@ -266,3 +268,52 @@ def test_not_a_number_without_padding_and_with_it_is_no_difference():
     logarithm = bucketed(lambda x: x.log(), dims={"x": 0}, pad=1.0, results=0)  # tried on negative arguments, too
     torch.testing.assert_close(logarithm(torch.tensor([1.0, -2.0, 3.0])), torch.tensor([1.0, -2.0, 3.0]).log(),
                                equal_nan=True)  # fmt: skip
+
+
+def test_gradients_that_show_the_padding_are_found():
+    """The maximum of x * abs(w) is not changed by minus infinity; the gradient of w is: 0 times infinity."""
+    wrapped = bucketed(lambda x, w: (x * w.abs()).amax(), dims={"x": 0}, pad=-math.inf)
+    x, w = torch.tensor([1.0, 3.0, 2.0]), torch.tensor(2.0)
+    assert wrapped(x, w) == 6
+    with pytest.raises(ConstraintError, match="gradient 1: 3 without padding and nan with it"):
+        wrapped(x, w.clone().requires_grad_())
+    with torch.no_grad():
+        assert wrapped(x, w.clone().requires_grad_()) == 6
+    module = torch.nn.Linear(2, 3)
+    largest = bucketed(torch.nn.Sequential(module, torch.nn.Softmax(0)), dims={"input": 0}, pad=-math.inf, results=0)
+    with pytest.raises(ConstraintError, match="gradient|result"):
+        largest(torch.ones(3, 2))
+
+
+def test_a_module_is_padded_and_trained():
+    module = torch.nn.Linear(2, 3)
+    compiled = staxlab.compile(module, backend="aot_eager")
+    wrapped = bucketed(compiled, dims={"input": 0}, pad=0.0, results=0)
+    for n in (3, 4, 5):
+        x = torch.randn(n, 2)
+        module.zero_grad()
+        wrapped(x).square().sum().backward()
+        expected = torch.autograd.grad(module(x).square().sum(), list(module.parameters()))
+        torch.testing.assert_close([p.grad for p in module.parameters()], list(expected))
+    assert len(wrapped.versions) == 2
+
+    class Largest(torch.nn.Linear):
+        def forward(self, input):
+            return super().forward(input).amax(0)
+
+    module = Largest(2, 3, bias=False)
+    torch.nn.init.ones_(module.weight)
+    with pytest.raises(ConstraintError, match="tried on their negation"):  # the sample alone does not show it
+        bucketed(module, dims={"input": 0}, pad=0.0)(torch.ones(3, 2))
+    assert module.weight.dtype == torch.float32 and module.weight.grad is None
+
+
+def test_within_a_compiled_function_nothing_is_padded():
+    wrapped = bucketed(mean, dims={"x": 0}, pad=0.0, lengths={"n": "length"})
+    outer = staxlab.compile(lambda x: wrapped(x) * 2, backend="aot_eager")
+    for n in (3, 5, 6):
+        x = torch.randn(n)
+        torch.testing.assert_close(outer(x), 2 * x.mean())
+    assert not wrapped.calls and len(outer.versions) == 3
+    rows = torch.randn(4, 3)
+    torch.testing.assert_close(torch.vmap(wrapped)(rows), rows.mean(1))

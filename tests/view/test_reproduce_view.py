@@ -9,9 +9,12 @@ import pytest
 from staxlab import view
 from staxlab.measure.amortization import Amortization
 from staxlab.measure.chapter_cases import Reported
+from staxlab.measure.reproduce import write_json
 from staxlab.measure.reproduction import CaseRun, Reproduction
 from staxlab.measure.rounds import Rounds
+from staxlab.measure.saved_runs import saved_run
 from staxlab.measure.timing import Comparison, Timing
+from staxlab.reproducing import Reproduced
 from staxlab.view.document import SIZE_CAP
 from staxlab.view.reproduce import standing_alone, svg_text, text_figure
 from tests.view.reading import read, references, stripped
@@ -80,6 +83,20 @@ def test_the_tables_and_the_words_say_the_same():
 def test_without_a_case_there_is_no_figure():
     empty = Reproduction(())
     assert "nothing was timed" in str(empty) and not read(drawn(empty)).find("svg")
+
+
+def test_a_saved_run_has_its_speedups_and_shares(tmp_path):
+    share = {"median": 0.8, "interval": {"low": 0.7, "high": 0.9}}
+    cases = tuple(
+        dataclasses.replace(c, roofs=({"bandwidth": {}, "shares": {"compiled": share}},)) for c in record().cases
+    )
+    made = dataclasses.replace(record(), cases=cases, date="2026-01-01", command="staxlab reproduce all")
+    write_json(Reproduced("all", tables=made).to_json(), tmp_path / "example.json")
+    run = saved_run("example", directory=tmp_path)
+    drawn(run)
+    assert run.cases == ("four", "one", "add", "relu") and "staxlab reproduce all" in str(run)
+    assert [panel.cell("four", panel.series[0]) for panel in run.panels] == ["4.9", "4", "80 [70, 90]"]
+    assert "add: not established" in str(run) and "four: not established" not in str(run)
 
 
 def test_the_file_stands_by_itself():

@@ -19,7 +19,7 @@ def most_rows(c):
 
 def index_bits(uppers, strides):
     largest = 0
-    for upper, stride in zip(uppers, strides):  # noqa: B905 (students need not know strict)
+    for upper, stride in zip(uppers, strides, strict=True):
         if stride == 0:
             continue
         if upper is None:
@@ -92,7 +92,7 @@ def _divided(c):
 
 def _bits_of_counts(uppers, strides):
     largest = 0
-    for upper, stride in zip(uppers, strides):  # noqa: B905
+    for upper, stride in zip(uppers, strides, strict=True):
         if stride:
             if upper is None:
                 return 64
@@ -103,7 +103,7 @@ def _bits_of_counts(uppers, strides):
 def _bits_unbounded(uppers, strides):
     if None in uppers:
         return 64
-    return 32 if sum(s * (u - 1) for u, s in zip(uppers, strides)) < 2**31 else 64  # noqa: B905
+    return 32 if sum(s * (u - 1) for u, s in zip(uppers, strides, strict=True)) < 2**31 else 64
 
 
 def _bits_wide(uppers, strides):
@@ -111,7 +111,7 @@ def _bits_wide(uppers, strides):
 
 
 def _bits_of_bounded(uppers, strides):
-    return 32 if sum(s * (u - 1) for u, s in zip(uppers, strides) if u is not None) < 2**31 else 64  # noqa: B905
+    return 32 if sum(s * (u - 1) for u, s in zip(uppers, strides, strict=True) if u is not None) < 2**31 else 64
 
 
 def _bits_as_text(uppers, strides):
