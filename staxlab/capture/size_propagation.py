@@ -11,6 +11,7 @@ Nothing here is imported before somebody asks for the size of an intermediate va
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 import torch
@@ -105,7 +106,9 @@ class Propagation:
                 self.values[needed] = self._input(needed)
             else:
                 with self.mode, torch.no_grad():
-                    self.values[needed] = interpreter.run_node(needed)
+                    is_item = needed.target is operator.getitem
+                    found = _item(*interpreter.load(needed.args)) if is_item else interpreter.run_node(needed)
+                    self.values[needed] = found
                 self._name_sizes(needed)
                 self.assumed += [(relation, needed) for relation in self._assumptions()]
         return self.values[node]
@@ -193,3 +196,18 @@ class Propagation:
             raise _NoPolynomial(condition)
         left, right = (self._convert(part) for part in condition.args)
         return [Relation.of(left, NEGATION[comparison] if negate else comparison, right)]
+
+
+def _item(value: Any, index: Any) -> Any:
+    """``value[index]``. Subscripting with a size would make it a number at once, which ``select`` does not."""
+    parts = index if isinstance(index, tuple) else (index,)
+    if not isinstance(value, torch.Tensor) or not all(type(p) in (int, slice, torch.SymInt) for p in parts):
+        return value[index]
+    dimension = 0
+    for part in parts:
+        if isinstance(part, slice):
+            value = value[(slice(None),) * dimension + (part,)]
+            dimension += 1
+        else:
+            value = value.select(dimension, part)
+    return value

@@ -74,16 +74,14 @@ def save(program: ExportedProgram, path: Any) -> Path:
 def load_exported(path: Any) -> ExportedProgram:
     """The program that :meth:`ExportedProgram.save` wrote. ConstraintError for a file that is none, is damaged, comes
     from another format, or names a function that is none of PyTorch's; OSError if it cannot be read."""
-    path = Path(path)
+    data = Path(path).read_bytes()
     try:
-        with zipfile.ZipFile(path) as file:
+        with zipfile.ZipFile(io.BytesIO(data)) as file:
             text = json.loads(file.read("program.json"))
             tensors = torch.load(io.BytesIO(file.read("tensors.pt")), weights_only=True)
         if text.get("format") != FORMAT:
             raise ValueError(f"format {text.get('format')!r}, not {FORMAT!r}")
         return _from_text(text, tensors)
-    except OSError:
-        raise
     except Exception as error:
         raise ConstraintError(
             f"{path} is no exported program that this version reads: {error}", remedy="export and save it again"

@@ -27,13 +27,15 @@ from ..errors import BuildError
 from ..logs import say
 from ..provenance import Line
 
-#: An integer that stands for itself: no part of a name, a floating-point number or a type.
-_NUMBER = re.compile(r"(?<![\w.])\d+(?![\w.])")
+#: A number that stands for itself and is no part of a name or a type. Fractions are among them, since a mean divides by
+#: how many there are.
+_NUMBER = re.compile(r"(?<![\w.])(?:\d+\.\d*(?:e[+-]?\d+)?f?|\d+e[+-]?\d+f?|\d+)(?![\w.])")
 
 #: A text with more parameters than this is compiled as it is.
 MOST_PARAMETERS = 128
 
-NAME = "stax_sizes"
+#: The arrays of a library that hold its parameters: whole numbers, and fractions.
+SIZES, FRACTIONS = "stax_sizes", "stax_fractions"
 
 
 class NotShared(Exception):
@@ -58,25 +60,43 @@ _lock = threading.RLock()
 
 
 def words_and_numbers(kernel: Kernel) -> tuple[str, tuple[str, ...]]:
-    """The text of a kernel without its integers, and those in order."""
+    """The text of a kernel without its numbers (but with their types), and those in order."""
     source = kernel.source
-    return _NUMBER.sub("\0", source), tuple(_NUMBER.findall(source))
+    return _NUMBER.sub(lambda match: f"\0{_kind(match[0])}", source), tuple(_NUMBER.findall(source))
+
+
+def _kind(number: str) -> str:
+    return "i" if number.isdigit() else "f" if number.endswith("f") else "d"
+
+
+def _exact(number: str) -> bool:
+    """Whether a number can be handed over as a parameter: rounding a decimal to double and then to single precision
+    may not be rounding it to single precision."""
+    value = float(number.removesuffix("f"))
+    return _kind(number) != "f" or ctypes.c_float(value).value == value
 
 
 def with_parameters(kernel: Kernel, places: tuple[int, ...]) -> Kernel:
-    """The kernel with the integers at these places read from an array of its library."""
-    number = {place: position for position, place in enumerate(places)}
-    count, lines = 0, []
+    """The kernel with the numbers at these places read from arrays of its library."""
+    wanted, count, lines = set(places), 0, []
+    whole = fractions = 0
 
     def parameter(match: re.Match) -> str:
-        nonlocal count
+        nonlocal count, whole, fractions
         count += 1
-        return f"{NAME}[{number[count - 1]}]" if count - 1 in number else match[0]
+        if count - 1 not in wanted:
+            return match[0]
+        kind = _kind(match[0])
+        if kind == "i":
+            whole += 1
+            return f"{SIZES}[{whole - 1}]"
+        fractions += 1
+        return f"(({'f32' if kind == 'f' else 'f64'}){FRACTIONS}[{fractions - 1}])"
 
     for line in kernel.lines:
         lines.append(Line(_NUMBER.sub(parameter, line.text), line.origins))
     head = next(k for k, line in enumerate(lines) if not line.text.startswith(("#include", "using", "//")))
-    declared = Line(f'extern "C" {{ i64 {NAME}[{len(places)}]; }}')
+    declared = Line(f'extern "C" {{ i64 {SIZES}[{max(whole, 1)}]; f64 {FRACTIONS}[{max(fractions, 1)}]; }}')
     return dataclasses.replace(kernel, lines=(*lines[:head], declared, *lines[head:]))
 
 
@@ -99,7 +119,7 @@ def shared(
             return known, family.key, True
         differing = {k for k, (a, b) in enumerate(zip(numbers, family.values, strict=True)) if a != b}
         places = tuple(sorted(differing | set(family.parameters)))
-        if len(places) > MOST_PARAMETERS:
+        if len(places) > MOST_PARAMETERS or not all(_exact(numbers[place]) for place in places):
             raise NotShared
         found = True
         if places != family.parameters:
@@ -114,10 +134,15 @@ def shared(
             seconds = time.perf_counter() - started
             say("build", lambda: f"{kernel.name}: {len(places)} sizes are parameters now ({seconds:.3g} s)")
         library = open_library(family.library)
-        array = (ctypes.c_int64 * len(family.parameters)).in_dll(library, NAME)
-        array[:] = [int(numbers[place]) for place in family.parameters]
+        given = [numbers[place] for place in family.parameters]
+        _write(library, SIZES, ctypes.c_int64, [int(text) for text in given if _kind(text) == "i"])
+        _write(library, FRACTIONS, ctypes.c_double, [float(t.removesuffix("f")) for t in given if _kind(t) != "i"])
         family.instances[numbers] = library
         return library, family.key, found
+
+
+def _write(library: ctypes.CDLL, name: str, kind: Any, values: list) -> None:
+    (kind * len(values)).in_dll(library, name)[:] = values
 
 
 def clear() -> None:

@@ -26,12 +26,14 @@ def forget():
 def kernel(*lines: str) -> Kernel:
     head = ('#include "staxlab_math.h"', "using namespace stax;", "")
     device = device_spec("cpu", Options())
-    return Kernel("op", "cpp", tuple(Line(text, frozenset({k})) for k, text in enumerate((*head, *lines))), (), (), device)
+    written = tuple(Line(text, frozenset({k})) for k, text in enumerate((*head, *lines)))
+    return Kernel("op", "cpp", written, (), (), device)
 
 
 def test_numbers_are_told_from_names_and_fractions():
-    words, numbers = size_parameters.words_and_numbers(kernel("f32x8 t0 = load<f32x8>(in_x + 128*i0); t0 * 2.0f; 1e-05f; 64"))
-    assert numbers == ("128", "64") and "f32x8" in words and "2.0f" in words and "1e-05f" in words
+    text = "f32x8 t0 = load<f32x8>(in_x + 128*i0); t0 * 2.0f; 1e-05f; 3.5; 64; x2.0; b1e5"
+    words, numbers = size_parameters.words_and_numbers(kernel(text))
+    assert numbers == ("128", "2.0f", "1e-05f", "3.5", "64") and "f32x8" in words and "b1e5" in words
 
 
 def test_parameters_stand_where_the_numbers_stood_and_lines_keep_their_origins():
@@ -66,6 +68,21 @@ def test_the_third_size_compiles_nothing(cache_dir, monkeypatch):
     assert counts == [1, 2, 2, 2, 2, 2]
     found = size_parameters.statistics()
     assert found["with parameters"] == 1 and found["texts that share"] == 5 and found["refused"] == 0
+
+
+def test_a_mean_divides_by_a_parameter(cache_dir, monkeypatch):
+    compiled_now = libraries_compiled(monkeypatch)
+    compiled = staxlab.compile(lambda x: x.mean(-1) / x.shape[0], dynamic=True, strict_native=True)
+    special = staxlab.compile(lambda x: x.mean(-1) / x.shape[0], strict_native=True, options={"max_versions": 16})
+    for rows, columns in ((64, 48), (72, 56), (80, 112), (65, 48), (128, 104), (96, 208)):
+        x = torch.randn(rows, columns)
+        assert torch.equal(compiled(x), special(x))
+    assert size_parameters.statistics()["texts that share"] > 2 and len(compiled.versions) == 1
+    assert len(compiled_now) < 2 * 6
+
+
+def test_a_decimal_that_rounds_twice_is_no_parameter():
+    assert size_parameters._exact("0.5f") and size_parameters._exact("0.1") and not size_parameters._exact("0.1f")
 
 
 def test_shared_kernels_give_the_bits_of_specialized_ones(cache_dir):
