@@ -35,7 +35,7 @@ def panes(record: RangeAnswers) -> list[Pane]:
 def _remark(record: RangeAnswers, band: Band) -> str:
     if not band.lower <= record.sample <= band.upper:
         return ""
-    return f"the sample, {record.sample:,}"
+    return f"the sample, {record.sample}"
 
 
 def number_line(record: RangeAnswers) -> Html:
@@ -52,7 +52,7 @@ def number_line(record: RangeAnswers) -> Html:
 
     title = f"{record.relation} for {record.symbol.name} in {range_words(low, high)}"
     words = "; ".join(f"{band.answer} on {band}" for band in record.bands)
-    said = f"{words}. The sample is {record.sample:,}. {record.outcome.capitalize()}."
+    said = f"{words}. The sample is {record.sample}. {record.outcome.capitalize()}."
     drawn = [element("title", title), element("desc", said), text_at(title, 8, 18, "sx-count", TEXT, font_weight="600")]
     base = TOP + BAND
     taken: list[Any] = []
@@ -66,7 +66,7 @@ def number_line(record: RangeAnswers) -> Html:
         if right - left > CHARACTER * len(band.answer):
             drawn.append(text_at(band.answer, (left + right) / 2, TOP - 8, "sx-label", MUTED, text_anchor="middle"))
     for edge in dict.fromkeys([*(band.lower for band in record.bands), *([] if is_open else [high])]):
-        words = f"{edge:,}"
+        words = str(edge)
         x = min(max(at(edge) - CHARACTER * len(words) / 2, 2), WIDTH - CHARACTER * len(words) - 2)
         taken_before = len(taken)
         spot = free_spot([(x, base + 17), (x, base + 31)], words, taken)
@@ -78,9 +78,9 @@ def number_line(record: RangeAnswers) -> Html:
     if is_open:
         drawn.append(text_at("∞", WIDTH - RIGHT + 6, TOP + BAND / 2 + 4, "sx-label", MUTED))
     middle = (at(record.sample) + at(record.sample + 1)) / 2
-    drawn.append(element("circle", element("title", f"the sample: {record.sample:,}"), cx=f"{middle:.1f}",
+    drawn.append(element("circle", element("title", f"the sample: {record.sample}"), cx=f"{middle:.1f}",
                          cy=TOP + BAND / 2, r=5, class_="sx-chart-point", fill="#0b57b0"))  # fmt: skip
-    named = f"sample {record.sample:,}"
+    named = f"sample {record.sample}"
     x = min(max(middle - CHARACTER * len(named) / 2, 2), WIDTH - CHARACTER * len(named) - 2)
     drawn.append(text_at(named, x, TOP - 24, "sx-count", TEXT))
     height = base + 44

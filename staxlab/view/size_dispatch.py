@@ -15,7 +15,7 @@ from .diagram import LINE, shortened
 from .document import Pane, note
 from .markup import Html, element, join, table
 
-LEFT, RUN_WIDTH, GAP, STEP = 12, 190, 92, 46  # pixels: margin, the boxes on the right, room across and down
+LEFT, RUN_WIDTH, GAP, STEP = 12, 140, 60, 46  # pixels: margin, the boxes on the right, room across and down
 LONGEST, MOST_DECISIONS = 46, 5  # of one decision in a box, in characters; of decisions in a box
 MET = "▸ this call meets it"
 

@@ -29,6 +29,12 @@ def graph_of(function, *inputs) -> OperatorGraph:
     return record(transform(capture, Options()).final, capture.samples, Options(), basis=plan_basis.basis())
 
 
+@pytest.fixture(autouse=True)
+def _rules_may_fail(monkeypatch):
+    """Tests of lowering ask for errors where a rule fails, for their whole process; then nothing is kept."""
+    monkeypatch.delenv("STAXLAB_LOWER_DEBUG", raising=False)
+
+
 def key(graph, options=None, device=DEVICE, owned=(), basis="basis", sources="sources"):
     return plan_key.key_of(graph, options or Options(), device, owned, basis, sources)
 
