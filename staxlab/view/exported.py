@@ -38,7 +38,7 @@ def view(record: ExportedProgram, full: bool = False) -> View:
     contract = Pane("contract", "Declarations and decisions", join([declarations(record), decisions(record)]),
                     f"{len(record.dims)} declared, {len(record.adjudications)} decided", str(record))  # fmt: skip
     return View(f"exported program {record.name}", (program, contract), names=node_names(record.graph),
-                first=("program", "contract"))  # fmt: skip
+                first=("program", "contract") if record.adjudications else ("program",))  # fmt: skip
 
 
 def asserted_graph(record: ExportedProgram, full: bool = False) -> Html:
