@@ -21,7 +21,7 @@ import torch
 
 from .specialize.signature import aliasing
 
-#: How many sets of sizes a version keeps; the one not used for longest goes.
+#: How many sets of sizes a version keeps; the one that was made first goes.
 MOST_KEPT = 512
 
 
@@ -54,6 +54,17 @@ class Instances:
                 while len(self.found) > MOST_KEPT:
                     self.found.popitem(last=False)
             return self.found[key]
+
+
+    def __str__(self) -> str:
+        """A line for each set of sizes: how many kernels it has, and how many of them had to be compiled."""
+        lines = []
+        for (layouts, _), compilation in self.found.items():
+            sizes = ", ".join("x".join(map(str, shape)) or "number" for shape, _ in layouts)
+            hits = [*getattr(compilation.artifact, "cache_hits", {}).values()]
+            ran = f"{len(hits)} kernels, {hits.count(False)} compiled" if hits else "operator by operator"
+            lines.append(f"    {sizes}: {ran}")
+        return "\n".join(lines) or "    none yet"
 
 
 def draws_by_generators(graph: Any) -> bool:

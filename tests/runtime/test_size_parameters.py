@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import staxlab
+import staxlab.instances
 from staxlab.codegen.kernel import Kernel
 from staxlab.options import Options, device_spec
 from staxlab.provenance import Line
@@ -146,3 +147,12 @@ def test_random_sizes_agree_with_eager(name, rows, columns, dtype, turned):
         mine, theirs = COMPILED[name](x), PROGRAMS[name](x)
     tolerance = {torch.float64: 1e-12, torch.float32: 1e-5, torch.bfloat16: 3e-2}[dtype]
     torch.testing.assert_close(mine, theirs, rtol=tolerance, atol=tolerance, equal_nan=True)
+
+
+def test_a_version_lists_its_back_ends(cache_dir):
+    compiled = staxlab.compile(lambda x: torch.softmax(x, -1), dynamic=True)
+    assert "none yet" in str(staxlab.instances.Instances(lambda inputs: None))
+    for rows in (64, 80, 96):
+        compiled(torch.randn(rows, 48))
+    text = str(compiled.versions[0].compilation)
+    assert "64x48: 1 kernels, 1 compiled" in text and "96x48: 1 kernels, 0 compiled" in text
