@@ -62,7 +62,8 @@ class Instances:
         for (layouts, _), compilation in self.found.items():
             sizes = ", ".join("x".join(map(str, shape)) or "number" for shape, _ in layouts)
             hits = [*getattr(compilation.artifact, "cache_hits", {}).values()]
-            ran = f"{len(hits)} kernels, {hits.count(False)} compiled" if hits else "operator by operator"
+            kernels = f"{len(hits)} kernel{'' if len(hits) == 1 else 's'}"
+            ran = f"{kernels}, {hits.count(False)} compiled" if hits else "operator by operator"
             lines.append(f"    {sizes}: {ran}")
         return "\n".join(lines) or "    none yet"
 

@@ -152,7 +152,7 @@ def test_random_sizes_agree_with_eager(name, rows, columns, dtype, turned):
 def test_a_version_lists_its_back_ends(cache_dir):
     compiled = staxlab.compile(lambda x: torch.softmax(x, -1), dynamic=True)
     assert "none yet" in str(staxlab.instances.Instances(lambda inputs: None))
-    for rows in (64, 80, 96):
+    for rows in (64, 65, 66):
         compiled(torch.randn(rows, 48))
     text = str(compiled.versions[0].compilation)
-    assert "64x48: 1 kernels, 1 compiled" in text and "96x48: 1 kernels, 0 compiled" in text
+    assert "64x48: 1 kernel, 1 compiled" in text and "66x48: 1 kernel, 0 compiled" in text
