@@ -331,7 +331,8 @@ class Compilation:
         elif self.partition is not None and not self.fallback and not self.gradients:
             parts.append("=== The backward half is compiled when it is first needed (Section 5.6)")
         if self.instances is not None:
-            parts += ["=== The stages from the operator graph on, for each set of sizes (Section 10.3)", str(self.instances)]
+            parts.append("=== The stages from the operator graph on, for each set of sizes (Section 10.3)")
+            parts.append(str(self.instances))
         for gradient in self.gradients:
             parts.append("=== The gradient as a program that can be differentiated (Section 5.7)")
             parts.append(gradient.format())
