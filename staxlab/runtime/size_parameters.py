@@ -8,7 +8,8 @@ all further texts that differ in no other number. Each of them gets a copy of it
 once; a call costs what it costs without parameters, and nothing can be shared that was not the same program.
 
 A number that has to be constant (the lanes of a vector) cannot be a parameter: the compiler refuses the text, and the
-kernels that have these words are compiled one by one from then on.
+kernels that have these words are compiled one by one from then on. The length of an array on the stack is no such
+number, since the array may be longer than it has to be: it gets the next power of two.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import dataclasses
 import re
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -30,6 +31,9 @@ from ..provenance import Line
 #: A number that stands for itself and is no part of a name or a type. Fractions are among them, since a mean divides by
 #: how many there are.
 _NUMBER = re.compile(r"(?<![\w.])(?:\d+\.\d*(?:e[+-]?\d+)?f?|\d+e[+-]?\d+f?|\d+)(?![\w.])")
+
+#: The declaration of an array on the stack.
+_ARRAY = re.compile(r"\s*alignas\(\d+\) \w+ \w+\[\d+\];")
 
 #: A text with more parameters than this is compiled as it is.
 MOST_PARAMETERS = 128
@@ -45,10 +49,12 @@ class NotShared(Exception):
 @dataclass
 class Family:
     """Texts with the same words. ``values`` are the numbers of the first, ``parameters`` the places of those that have
-    differed, ``library`` what was compiled for them; ``refused`` says that the compiler did not take parameters."""
+    differed, ``capacities`` the lengths of arrays by the place of their number, ``library`` what was compiled for them;
+    ``refused`` says that the compiler did not take parameters."""
 
     values: tuple[str, ...]
     parameters: tuple[int, ...] = ()
+    capacities: dict[int, int] = field(default_factory=dict)
     library: bytes = b""
     key: str = ""
     refused: bool = False
@@ -76,14 +82,27 @@ def _exact(number: str) -> bool:
     return _kind(number) != "f" or ctypes.c_float(value).value == value
 
 
-def with_parameters(kernel: Kernel, places: tuple[int, ...]) -> Kernel:
-    """The kernel with the numbers at these places read from arrays of its library."""
-    wanted, count, lines = set(places), 0, []
+def array_places(kernel: Kernel) -> frozenset[int]:
+    """The places of the numbers that are lengths of arrays on the stack."""
+    found, count = set(), 0
+    for line in kernel.lines:
+        count += len(_NUMBER.findall(line.text))
+        if _ARRAY.match(line.text):
+            found.add(count - 1)
+    return frozenset(found)
+
+
+def with_parameters(kernel: Kernel, places: tuple[int, ...], capacities: Mapping[int, int] | None = None) -> Kernel:
+    """The kernel with the numbers at these places read from arrays of its library. Arrays on the stack are as long as
+    ``capacities`` says, by place."""
+    wanted, lengths, count, lines = set(places), capacities or {}, 0, []
     whole = fractions = 0
 
     def parameter(match: re.Match) -> str:
         nonlocal count, whole, fractions
         count += 1
+        if count - 1 in lengths:
+            return str(lengths[count - 1])
         if count - 1 not in wanted:
             return match[0]
         kind = _kind(match[0])
@@ -122,19 +141,23 @@ def shared(
         if len(places) > MOST_PARAMETERS or not all(_exact(numbers[place]) for place in places):
             raise NotShared
         found = True
-        if places != family.parameters:
+        lengths = {}
+        for k in array_places(kernel) & set(places):
+            longest = max(int(numbers[k]), int(family.values[k]), family.capacities.get(k, 0))
+            lengths[k] = 1 << (longest - 1).bit_length()
+        if places != family.parameters or lengths != family.capacities:
             started = time.perf_counter()
             try:
-                family.library, family.key, found = compile_text(with_parameters(kernel, places))
+                family.library, family.key, found = compile_text(with_parameters(kernel, places, lengths))
             except BuildError:
                 family.refused = True
                 say("build", lambda: f"{kernel.name}: a number that differs must be constant; compiled as it is")
                 raise NotShared from None
-            family.parameters = places
+            family.parameters, family.capacities = places, lengths
             seconds = time.perf_counter() - started
             say("build", lambda: f"{kernel.name}: {len(places)} sizes are parameters now ({seconds:.3g} s)")
         library = open_library(family.library)
-        given = [numbers[place] for place in family.parameters]
+        given = [numbers[place] for place in family.parameters if place not in family.capacities]
         _write(library, SIZES, ctypes.c_int64, [int(text) for text in given if _kind(text) == "i"])
         _write(library, FRACTIONS, ctypes.c_double, [float(t.removesuffix("f")) for t in given if _kind(t) != "i"])
         family.instances[numbers] = library

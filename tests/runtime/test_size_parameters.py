@@ -156,3 +156,28 @@ def test_a_version_lists_its_back_ends(cache_dir):
         compiled(torch.randn(rows, 48))
     text = str(compiled.versions[0].compilation)
     assert "64x48: 1 kernel, 1 compiled" in text and "66x48: 1 kernel, 0 compiled" in text
+
+
+def test_rows_of_any_length_share_libraries(cache_dir, monkeypatch):
+    """One for each way in which rows end: a multiple of the vectors that are walked at once, or 1, 2 or 3 vectors more."""
+    compiled_now = libraries_compiled(monkeypatch)
+    compiled = staxlab.compile(lambda x: torch.softmax(x * 2, -1), dynamic=True, strict_native=True)
+    special = staxlab.compile(lambda x: torch.softmax(x * 2, -1), strict_native=True, options={"max_versions": 64})
+    counts = [0]
+    for columns in (*range(512, 1024, 64), *range(528, 1024, 64), *range(544, 1024, 64), *range(560, 1024, 64)):
+        x = torch.randn(40, columns)
+        mine = compiled(x)
+        counts.append(len(compiled_now))
+        assert torch.equal(mine, special(x))
+        del compiled_now[counts[-1] :]
+    assert size_parameters.statistics()["refused"] == 0
+    assert counts[-1] < (len(counts) - 1) / 2 and counts[-1] == counts[-4]
+
+
+def test_arrays_are_told_and_made_longer():
+    text = kernel("    alignas(64) f32 memory_row_buf1[100];", "    f32* const p = memory_row_buf1;", "    f(100, 7);")
+    places = size_parameters.array_places(text)
+    assert [size_parameters.words_and_numbers(text)[1][place] for place in places] == ["100"]
+    (place,) = places
+    made = size_parameters.with_parameters(text, (place, place + 1), {place: 128}).source
+    assert "memory_row_buf1[128];" in made and "f(stax_sizes[0], 7)" in made
