@@ -159,7 +159,7 @@ def test_a_version_lists_its_back_ends(cache_dir):
 
 
 def test_rows_of_any_length_share_libraries(cache_dir, monkeypatch):
-    """One for each way in which rows end: a multiple of the vectors that are walked at once, or 1, 2 or 3 vectors more."""
+    """One for each way in which rows end: a multiple of the vectors walked at once, or 1, 2 or 3 vectors more."""
     compiled_now = libraries_compiled(monkeypatch)
     compiled = staxlab.compile(lambda x: torch.softmax(x * 2, -1), dynamic=True, strict_native=True)
     special = staxlab.compile(lambda x: torch.softmax(x * 2, -1), strict_native=True, options={"max_versions": 64})
