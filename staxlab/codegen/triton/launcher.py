@@ -146,7 +146,7 @@ def alike(kernel: Kernel) -> tuple[Any, ...]:
 
 
 _shared: weakref.WeakValueDictionary[Any, Any] = weakref.WeakValueDictionary()
-_sharing = threading.Lock()
+_sharing = threading.RLock()  # a launcher that searches is made of the launchers of its candidates
 
 
 def shared(kernel: Kernel, make: Callable[[Kernel], Any], *how: Any) -> Any:
