@@ -19,11 +19,15 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
+
+if __name__ == "__main__" and "--native" not in sys.argv:
+    os.environ["STAXLAB_NATIVE"] = "0"  # before staxlab is imported, which the corpus does
 
 from benchmarks import corpus
 
@@ -143,8 +147,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         programs = corpus.select(options.programs)
     except KeyError as error:
         p.error(error.args[0])
-    if not options.native:
-        os.environ["STAXLAB_NATIVE"] = "0"  # before staxlab is imported
     from benchmarks.records import header, save
     from staxlab import native
 

@@ -132,10 +132,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     p.add_argument("--threads", type=int, help="cores every peer may use (default: all)")
     p.add_argument("--out", type=Path, help="write JSON, and a plot beside it as SVG")
     options = p.parse_args(arguments)
-    from benchmarks.overhead import _bandwidth
     from benchmarks.peers import PEERS, limit_cores
     from benchmarks.records import header, save
     from staxlab.errors import MissingDependencyError
+    from staxlab.measure.amortization import copy_bandwidth
     from staxlab.view.benchmark_roofs import write_sizes_plot
 
     names = [name.strip() for name in options.peers.split(",") if name.strip()]
@@ -151,7 +151,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     for name, reason in found["missing"].items():
         print(f"{name}: {reason}")
-    bandwidth = _bandwidth("cpu")
+    bandwidth = copy_bandwidth("cpu")
     record = {
         **start,
         "program": "x * 2 + 1",
