@@ -1,7 +1,7 @@
 """What is said under ``STAXLAB_LOGS`` as the stages of a compilation end (:mod:`staxlab.logs` has the topics).
 
 Under ``stages`` a line each, with milliseconds and what the stage delivered; the record itself, as it prints in a
-terminal, under the topic of its own.
+terminal, under the topic of its own. Stages that a plan from the cache replaces do not run; their topics say so.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from . import logs
-from .compilation import Compilation, Stage
+from .compilation import RESTORABLE, Compilation, Stage
 
 # Stage -> the topics its record is told under, with what is told. A record that says nothing new has no row: what
 # the artifact is made of is told by the build and the cache.
@@ -44,6 +44,8 @@ def stage_ended(compilation: Compilation, stage: Stage) -> None:
 
     if stage.name == "artifact" and compilation.restored:
         logs.say("stages", lambda: f"{name}: {compilation.restored_text}")
+        for topic in dict.fromkeys(topic for skipped in RESTORABLE for topic, _ in _TOLD[skipped]):
+            logs.say(topic, f"{name}: restored from the cache, nothing is made anew; STAXLAB_PLANS=0 runs every stage")
     logs.say("stages", line)
     for topic, told in _TOLD.get(stage.name, ()):
         logs.say(topic, lambda told=told: f"{name}, {stage.title} ({stage.section}):\n{told(record)}")

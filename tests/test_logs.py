@@ -153,6 +153,17 @@ def test_a_restored_region_says_so(plans, monkeypatch, capsys):
     assert f"[stages] f: restored from the cache, key {compilation.plan_key}: loops, schedule" in said
 
 
+def test_topics_of_restored_stages_say_that_they_did_not_run(plans, monkeypatch, capsys):
+    def f(x):
+        return x.exp().sum()
+
+    staxlab.explain(f, torch.ones(4))
+    for topic in ("loops", "fusion", "memory", "kernels", "wrapper"):
+        monkeypatch.setenv(logs.VARIABLE, topic)
+        assert staxlab.explain(f, torch.ones(4)).restored
+        assert capsys.readouterr().err.startswith(f"[{topic}] f: restored from the cache, nothing is made anew"), topic
+
+
 def test_a_training_region_says_its_joint_graph_and_its_backward_half(said_by):
     x = torch.ones(4, requires_grad=True)
     stages, said = said_by("stages,joint", lambda x: x.exp().sin(), x)

@@ -126,10 +126,13 @@ def _check(name: str, place: Place, tensor: torch.Tensor) -> None:
     fits = len(sizes) == len(place.sizes) and all(e is None or e == n for e, n in zip(place.sizes, sizes, strict=True))
     if not fits or tensor.dtype != place.dtype or tensor.device.type != place.device.type:
         wanted = ", ".join("any" if size is None else str(size) for size in place.sizes)
+        remedy = "declare the dimensions that vary: dims={...: {dimension: Dim(...)}}"
+        if fits:
+            remedy = "convert or move the tensor, or export again with a sample like it"
         raise ConstraintError(
             f"{name} was exported for {place.path}: {place.dtype} [{wanted}] on {place.device.type}, "
             f"and got {tensor.dtype} {list(sizes)} on {tensor.device.type}",
-            remedy="declare the dimensions that vary: dims={...: {dimension: Dim(...)}}",
+            remedy=remedy,
         )
     if place.layout is not None and not _lies_so(tensor, place.layout):
         raise ConstraintError(

@@ -280,8 +280,9 @@ def copy_bandwidth(device: str = "cpu", elements: int | None = None) -> float:
 
 
 def _several(seconds: Sequence[float]) -> str:
-    middle = seconds_text(median(seconds))
-    return f"{middle} ({seconds_text(min(seconds))} to {seconds_text(max(seconds))}, {len(seconds)} processes)"
+    middle, number = seconds_text(median(seconds)), len(seconds)
+    processes = f"{number} process{'' if number == 1 else 'es'}"
+    return f"{middle} ({seconds_text(min(seconds))} to {seconds_text(max(seconds))}, {processes})"
 
 
 def _number(value: float) -> float | None:

@@ -11,7 +11,7 @@ from .markup import Html, join
 from .measures import table_markup
 from .plots import Curve, Level, plot
 
-#: States of the cache as the lines are called.
+#: States of the cache as the lines of compiled calls are called; longer names leave the picture.
 SHORT = {"cold": "cold", "kernels": "kernels kept", "warm": "warm"}
 
 
@@ -32,7 +32,7 @@ def figure(record: Any) -> Html | None:
     some = next(iter(finite.values()))
     curves = [Curve("eager", ((0.0, 0.0), (most, most * some.eager_time)))]
     curves += [
-        Curve(f"compiled, {SHORT[state]}",
+        Curve(SHORT[state],
               ((0.0, even.compile_time), (most, even.compile_time + most * even.compiled_time)))
         for state, even in finite.items()
     ]  # fmt: skip

@@ -324,6 +324,10 @@ def test_kinds_and_other_sizes_are_those_of_the_sample():
     for wrong in (ramp(4, 4), ramp(4), ramp(4, 3, 1), ramp(4, 3).double(), ramp(4, 3).to("meta")):
         with pytest.raises(ConstraintError, match=r"exported for x: torch\.float32 \[any, 3\] on cpu, and got"):
             program(wrong)
+    with pytest.raises(ConstraintError, match="convert or move the tensor"):
+        program(ramp(4, 3).double())
+    with pytest.raises(ConstraintError, match="declare the dimensions that vary"):
+        program(ramp(4, 4))
 
 
 def test_other_strides_compute_the_same_or_are_refused():
