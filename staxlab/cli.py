@@ -256,6 +256,8 @@ def _locate(options: argparse.Namespace) -> int:
     if options.html:
         write_page(options.html, location, title=location.verdict)
         print(f"wrote {options.html}", file=sys.stderr)
+    if options.script and location.culprit is None:
+        print(f"{options.script} is not written: there is no error to show", file=sys.stderr)
     return 0 if location.culprit is None else FAILED
 
 

@@ -23,10 +23,10 @@ from pathlib import Path
 from typing import Any
 
 from .api import compile as compile_function
-from .errors import MissingDependencyError
+from .errors import MissingDependencyError, OptionError
 from .files import write_whole
 from .measure import amortization, roofline
-from .measure.chapter_cases import chapter_case
+from .measure.chapter_cases import CHAPTER_CASES, chapter_case
 from .measure.reproduce import Settings, reproduce, write_json
 from .measure.reproduction import REPRODUCED, CaseRun, Reproduction
 from .measure.roofline import Roofline, measured_point
@@ -89,6 +89,9 @@ def run(
     Raises OptionError for an unknown name, device or too little memory, before anything is measured; BuildError without
     a C++ compiler.
     """
+    names = (*WHAT, *(case.name for case in CHAPTER_CASES))
+    if what not in names:
+        raise OptionError(f"there is nothing called {what!r} to reproduce", remedy=f"choose among {', '.join(names)}")
     steps = [name for name in ("tables", "roof", "amortized") if name in _steps(what)]
 
     def part(step: str) -> Progress | None:

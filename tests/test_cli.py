@@ -65,6 +65,7 @@ def test_version(capsys):
         (["explain", "-c", "torch.randn(3) @ torch.randn(4)"], "PyTorch itself cannot run this: RuntimeError"),
         (["cache", "burn"], "invalid choice: 'burn'"),
         (["reproduce", "table-13.9"], "there is nothing called 'table-13.9' to reproduce"),
+        (["reproduce", "table-13.9"], "choose among table-13.1, table-13.2, figure-1.1, figure-13.1, amortisation, all,"),
         (["reproduce", "add", "--scale", "0"], "a scale is positive, not 0"),
         (["reproduce", "add", "--scale", "1e7"], "are free"),
         (["reproduce", "add", "--device", "tpu"], "there is no device 'tpu' here"),
@@ -454,6 +455,7 @@ def test_locate_says_that_nothing_is_wrong_or_what(capsys, monkeypatch, tmp_path
     sine, script, page = "torch.sin(torch.randn(6)) + 1", tmp_path / "small.py", tmp_path / "location.html"
     status, out, err = run(capsys, "locate", "-c", sine, "--script", str(script))
     assert status == 0 and "f: no error" in out and "f: capture ..." in err and not script.exists()
+    assert f"{script} is not written: there is no error to show" in err
     aten = torch.ops.aten
     monkeypatch.setitem(RULES, aten.sin.default, RULES[aten.cos.default])
     status, out, _ = run(capsys, "locate", "-c", sine, "--script", str(script), "--html", str(page))

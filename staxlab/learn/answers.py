@@ -169,7 +169,10 @@ class Numbers(Field):
 
     def form(self) -> str:
         extents = " x ".join("any" if extent is None else str(extent) for extent in self.shape)
-        return f"numbers of shape {extents}" + (f", in {self.unit}" if self.unit else "")
+        text = f"numbers of shape {extents}"
+        if len(self.shape) == 1:
+            text = "a list of numbers" if self.shape[0] is None else f"a list of {self.shape[0]} numbers"
+        return text + (f", in {self.unit}" if self.unit else "")
 
     def is_missing(self, answer: Any) -> bool:
         return not hasattr(answer, "tolist") and super().is_missing(answer)
@@ -182,11 +185,12 @@ class Numbers(Field):
             if isinstance(value, list | tuple):
                 raise Malformed(f"it is nested more than {len(self.shape)} deep")
             return as_number(value)
+        what = "it" if len(self.shape) == 1 else f"level {depth + 1}"
         if not isinstance(value, list | tuple):
-            raise Malformed(f"level {depth + 1} is {_kind_of(value)} and not a list")
+            raise Malformed(f"{what} is {_kind_of(value)} and not a list")
         extent = self.shape[depth]
         if extent is not None and len(value) != extent:
-            raise Malformed(f"level {depth + 1} has {len(value)} entries and not {extent}")
+            raise Malformed(f"{what} has {len(value)} entries and not {extent}")
         return tuple(self._level(entry, depth + 1) for entry in value)
 
 

@@ -108,6 +108,8 @@ def test_arrays_have_a_shape():
     assert read(field, [[1, 2, 3], (4, 5, 6)]) == ((1, 2, 3), (4, 5, 6))
     assert read(field, np.eye(2)) == read(field, torch.eye(2)) == ((1, 0), (0, 1))
     assert field.form() == "numbers of shape 2 x any"
+    assert a.Numbers("ends", "", shape=(2,)).form() == "a list of 2 numbers"
+    assert a.Numbers("history", "").form() == "a list of numbers"
     for wrong, part in (
         ([[1]], "1 entries and not 2"),
         ([1, 2], "not a list"),

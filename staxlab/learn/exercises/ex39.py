@@ -99,10 +99,9 @@ Suppose the test were evaluated on the sample, and the branch that it took recor
 
 PART_2 = r"""
 The user knows that more than `k` elements are never zero. Rewrite the function so that it can be compiled:
-`rewritten(x, k, check)`. `check(condition, message)` is the assertion that the compiler knows (`torch._check`,
-`tensorplay._assert`): it raises at run time where the condition does not hold, and the compiler may rely on the
-condition from there on. Where the user is right, your function returns what `f` returns; where not, its assertion must
-raise.
+`rewritten(x, k, check)`. `check(condition, message)` is the assertion that the compiler knows, like `torch._check`: it
+raises at run time where the condition does not hold, and the compiler may rely on the condition from there on. Where
+the user is right, your function returns what `f` returns; where not, its assertion must raise.
 
 It is run on samples, and it is followed: no decision (`if`, `while`, `assert`, `and`, `not`, taking a number out of a
 tensor) may depend on the data unless it follows from what was asserted before it.
