@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from staxlab import cli
-from staxlab.errors import BuildError
+from staxlab.errors import BuildError, OptionError
 
 ROOT = Path(__file__).resolve().parent.parent
 SOFTMAX = "F.softmax(torch.randn(64, 1000), -1)"
@@ -65,7 +65,6 @@ def test_version(capsys):
         (["explain", "-c", "torch.randn(3) @ torch.randn(4)"], "PyTorch itself cannot run this: RuntimeError"),
         (["cache", "burn"], "invalid choice: 'burn'"),
         (["reproduce", "table-13.9"], "there is nothing called 'table-13.9' to reproduce"),
-        (["reproduce", "table-13.9"], "choose among table-13.1, table-13.2, figure-1.1, figure-13.1, amortisation, all,"),
         (["reproduce", "add", "--scale", "0"], "a scale is positive, not 0"),
         (["reproduce", "add", "--scale", "1e7"], "are free"),
         (["reproduce", "add", "--device", "tpu"], "there is no device 'tpu' here"),
@@ -498,6 +497,9 @@ def test_reproduce_measures_what_the_text_calls_by_a_name(monkeypatch):
         reproducing.run(what, reproducing.Settings())
     example = (reproducing.chapter_case("example_1_1"),)
     assert asked == ["table-13.1", example, "roof"]
+    with pytest.raises(OptionError, match="nothing called 'table-13.9'") as caught:
+        reproducing.run("table-13.9", reproducing.Settings())
+    assert all(what in caught.value.remedy for what in (*reproducing.WHAT, "example_7_1"))
 
 
 def test_an_interrupted_reproduction_stops_and_says_so(capsys, monkeypatch):

@@ -17,7 +17,8 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```", README, flags=re.M | re.S)
 
 
-def test_the_python_lines_run_from_top_to_bottom_without_a_warning():
+def test_the_python_lines_run_from_top_to_bottom_without_a_warning(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # one of them saves a file
     namespace: dict = {"__name__": "readme"}
     with warnings.catch_warnings():
         warnings.simplefilter("error")
