@@ -263,6 +263,15 @@ def _proof() -> list[Finding]:
     return [Finding("proof packages", "ok", f"z3-solver {_version_of('z3-solver')} and mpmath")]
 
 
+def _backends() -> list[Finding]:
+    wanted = (("onnx", "onnx"), ("onnxruntime", "onnxruntime"), ("apache-tvm", "tvm"))
+    missing = [name for name, module in wanted if not _has_module(module)]
+    if missing:
+        remedy = "for backend='onnxrt' and 'tvm': pip install 'staxlab[backends]'"
+        return [Finding("backend packages", "missing", f"not installed: {', '.join(missing)}", remedy)]
+    return [Finding("backend packages", "ok", f"onnxruntime {_version_of('onnxruntime')} and the rest")]
+
+
 def _kernel_cache() -> list[Finding]:
     from .runtime import cache, cache_directory
 
@@ -319,4 +328,5 @@ CHECKS = (
     ("notebook packages", _notebook),
     ("grading packages", _grading),
     ("proof packages", _proof),
+    ("backend packages", _backends),
 )

@@ -21,7 +21,7 @@ from . import cache, cache_directory, cache_entries, cache_format
 STATES: dict[str, str] = {
     "sound": "its digest matches",
     "damaged": "its digest does not match: truncated, changed, or under another entry's name",
-    "foreign": "it carries an entry's name, and the store did not write it",
+    "foreign": "it carries an entry's name, and this version of the store did not write it",
     "another machine's": "a shared library that this machine cannot load",
     "not private": "another user could have written it",
     "left behind": "a temporary file or a lock of a process that is gone",
