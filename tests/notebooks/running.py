@@ -14,9 +14,11 @@ import warnings
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
 
+from staxlab.loops.lowering import RULES
 from tests.notebooks.lab import ROOT
 from tests.view.reading import read
 
@@ -52,7 +54,8 @@ def run_cells(path: Path, small: bool = True) -> Shown:
     are errors: in a notebook they would stand between the cells in red.
     """
     shown, scope = Shown(), {"__name__": "__main__"}
-    with warnings.catch_warnings(), torch.enable_grad():  # a notebook may switch gradients off: that ends with it
+    # What a notebook switches off or registers ends with it, as it does with a kernel's process.
+    with warnings.catch_warnings(), torch.enable_grad(), mock.patch.dict(RULES):
         for category in compiler_warnings():
             warnings.simplefilter("error", category)
         for identifier, source in cells(path, "code"):
