@@ -39,9 +39,16 @@ def adjudicate(guard: ShapeGuard | None) -> tuple[Adjudication, ...]:
     """The outcome of every decision, in the order they were made; the implied ones last."""
     if guard is None:
         return ()
-    rows = [(d, KEPT if d.assumed else VIOLATED) for d in guard.decisions]
+    rows = [(d, KEPT if d.assumed and not _fixes(d) else VIOLATED) for d in guard.decisions]
     rows += [(d, IMPLIED) for d in guard.implied]
     return tuple(Adjudication(d, guard.condition(d), outcome) for d, outcome in rows)
+
+
+def _fixes(decision: ShapeDecision) -> bool:
+    """Whether a decision leaves one value of a declared size: an operation puts it together with a size that was not
+    declared, and the declaration means nothing."""
+    relation = decision.relation
+    return relation.comparison == "==" and len(relation.symbols) == 1 and relation.solutions() is not None
 
 
 def require(adjudications: tuple[Adjudication, ...], dims: Mapping[str, Dim], hints: Mapping[str, int]) -> None:
@@ -55,7 +62,8 @@ def require(adjudications: tuple[Adjudication, ...], dims: Mapping[str, Dim], hi
     for a in violated:
         own = sorted(s.name for s in a.decision.relation.symbols)
         ranges = ", ".join(_declared(dims[name]) for name in own)
-        where = f", decided at {a.decision.location}" if a.decision.location else ""
+        decided = "relied on" if a.decision.assumed else "decided"
+        where = f", {decided} at {a.decision.location}" if a.decision.location else ""
         lines.append(f"  - not all sizes with {ranges} satisfy {_sizes(a, dims)}{where}")
     raise ConstraintError("\n".join(lines), remedy="\n".join(["suggested fixes:", *suggestions(violated, dims, hints)]))
 
@@ -75,6 +83,10 @@ def suggestions(violated: list[Adjudication], dims: Mapping[str, Dim], hints: Ma
                 lines[f"    leave one of {', '.join(s.name for s in symbols)} out of dims, or decide outside"] = None
             continue
         name = symbols[0].name
+        if _fixes(a.decision):
+            size = hints[name] * dims[name].multiple_of
+            lines[f"    declare the other size that is {size} as {name}, too, or leave {name} out of dims"] = None
+            continue
         around = relation.range_around(hints[name])
         if _multiples(a, dims):
             continue

@@ -154,15 +154,27 @@ def test_a_number_of_the_sample_is_refused(name):
         export(REFUSED[name], (ramp(*MATRIX),), dims=at(0))
 
 
-#: Programs that hold for some sizes, by what operations do: they say so, or compute what eager execution does.
-ASSERTED = {
+#: Programs whose operations leave one size of the declared range.
+FIXED = {
     "iteration": lambda x: sum(row for row in x),
     "unbind": lambda x: torch.stack(x.unbind(0)[::-1]),
+    "broadcast": lambda x: x + torch.ones(4, 1),
+}
+
+
+@pytest.mark.parametrize("name", FIXED)
+def test_operations_that_leave_one_size_are_refused(name):
+    with pytest.raises(ConstraintError, match="n == 4, relied on") as refused:
+        export(FIXED[name], (ramp(*MATRIX),), dims=at(0))
+    assert "declare the other size that is 4 as n, too, or leave n out of dims" in refused.value.remedy
+
+
+#: Programs that hold for some sizes, by what operations do: they say so, or compute what eager execution does.
+ASSERTED = {
     "split": lambda x: sum(part.sum() for part in x.split(2)),
     "chunk": lambda x: sum(part.sum() for part in x.chunk(3)),
     "squeeze": lambda x: x * x[::4].squeeze().ndim,
     "multiple": lambda x: x.reshape(-1, 4),
-    "broadcast": lambda x: x + torch.ones(4, 1),
 }
 
 
@@ -182,7 +194,7 @@ def test_what_operations_take_for_granted_is_asserted(name):
 
 
 def test_every_value_of_the_operations_is_checked_in_the_graph():
-    program = export(ASSERTED["unbind"], (ramp(*MATRIX),), dims=at(0))
+    program = export(ASSERTED["chunk"], (ramp(*MATRIX),), dims=at(0))
     assert "assert_shape_guard" in [node.target.__name__ for node in program.assertions]
     assert "assert_shape_guard" in program.module.code
 
@@ -482,3 +494,12 @@ def test_an_exported_program_computes_what_eager_does_or_says_that_it_cannot(ste
             assert program.adjudications and any(a.outcome == KEPT for a in program.adjudications)
             continue
         assert same(result, fn(ramp(size)))
+
+
+def test_a_size_that_meets_one_not_declared_is_refused_with_both_remedies():
+    n = Dim("n", min=2, max=4096)
+    x, w = torch.randn(64, 8), torch.randn(64, 8)
+    with pytest.raises(ConstraintError, match=r"(?s)n == 64, relied on at .*declare the other size that is 64 as n"):
+        export(lambda x, w: x + w, (x, w), dims={"x": {0: n}})
+    program = export(lambda x, w: x + w, (x, w), dims={"x": {0: n}, "w": {0: n}})
+    assert torch.equal(program(x[:5], w[:5]), x[:5] + w[:5])
