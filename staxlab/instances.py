@@ -4,8 +4,7 @@ A version of dynamic mode holds for a class of shapes (Proposition 10.1); its gr
 with sizes as nodes. Below the graph, every stage would like to know the sizes: which loops to merge, what fits where,
 how long a row is. So the stages from the operator graph on run for each set of sizes, on the graph that the version
 shares, with every decision that the sizes allow; their kernels share libraries where the texts say so
-(:mod:`staxlab.runtime.size_parameters`). A call looks its sizes up, and the first of a kind plans, in milliseconds, and
-seldom compiles.
+(:mod:`staxlab.runtime.size_parameters`). A call looks its sizes up; the first of a kind plans, and seldom compiles.
 
 What the key of a dynamic version leaves open is the key here: shapes, strides, and how inputs overlap.
 """
