@@ -5,7 +5,8 @@ text, and between two sets of sizes much of it is the same but for numbers: loop
 the texts decide what is shared. The first time a kernel's text is met it is compiled as it is. When another text comes
 that has the same words and other numbers, the numbers that differ become parameters, and one library serves both and
 all further texts that differ in no other number. Each of them gets a copy of its own, with its numbers written into it
-once; a call costs what it costs without parameters, and nothing can be shared that was not the same program.
+once (some tens of KiB, for the life of the process); a call costs what it costs without parameters, and nothing can be
+shared that was not the same program.
 
 A number that has to be constant (the lanes of a vector) cannot be a parameter: the compiler refuses the text, and the
 kernels that have these words are compiled one by one from then on. The length of an array on the stack is no such
@@ -16,6 +17,7 @@ from __future__ import annotations
 
 import ctypes
 import dataclasses
+import os
 import re
 import threading
 import time
@@ -63,6 +65,16 @@ class Family:
 
 _families: dict[tuple[Any, ...], Family] = {}
 _lock = threading.RLock()
+
+
+def _after_fork() -> None:
+    """A thread that was compiling does not exist in a child, and would hold its lock there for ever."""
+    global _lock
+    _lock = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 def words_and_numbers(kernel: Kernel) -> tuple[str, tuple[str, ...]]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import threading
 import warnings
 
 import pytest
@@ -181,3 +183,26 @@ def test_arrays_are_told_and_made_longer():
     (place,) = places
     made = size_parameters.with_parameters(text, (place, place + 1), {place: 128}).source
     assert "memory_row_buf1[128];" in made and "f(stax_sizes[0], 7)" in made
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
+def test_a_child_does_not_wait_for_a_thread_of_its_parent(cache_dir):
+    taken, done = threading.Event(), threading.Event()
+
+    def compiling():
+        with size_parameters._lock:
+            taken.set()
+            done.wait(60)
+
+    thread = threading.Thread(target=compiling)
+    thread.start()
+    taken.wait(60)
+    child = os.fork()
+    if child == 0:
+        threading.Timer(30, os._exit, (1,)).start()
+        size_parameters.statistics()
+        os._exit(0)
+    _, status = os.waitpid(child, 0)
+    done.set()
+    thread.join()
+    assert os.waitstatus_to_exitcode(status) == 0
