@@ -46,7 +46,7 @@ REMEDIES = {
 
 def failure(stage: Stage, error: Exception) -> Fallback:
     """What a stage that raised makes of the region. Only an error that is not ours is called a defect."""
-    where = f"stage {stage.name!r}: "
+    where = "the outside backend: " if stage.name == "outside" else f"stage {stage.name!r}: "
     if isinstance(error, StaxError):
         return Fallback(where + error.what.replace("\n", "; "), error.remedy, error.where)
     text = str(error).replace("\n", "; ")
