@@ -115,6 +115,14 @@ def pinned_inputs(graph: Graph, uses: Iterable[ShapeUse]) -> frozenset[Node]:
 
 
 @functools.lru_cache(maxsize=4096)
+def asks_for_types(code: types.CodeType) -> bool:
+    """Whether code, or a function written inside it, calls the builtin ``type``."""
+    if any(isinstance(constant, types.CodeType) and asks_for_types(constant) for constant in code.co_consts):
+        return True
+    return any(i.opname in ("LOAD_GLOBAL", "LOAD_NAME") and i.argval == "type" for i in dis.get_instructions(code))
+
+
+@functools.lru_cache(maxsize=4096)
 def compares_identities(code: types.CodeType) -> bool:
     """Whether code, or a function written inside it, compares with ``is``, other than with a constant."""
     if any(isinstance(constant, types.CodeType) and compares_identities(constant) for constant in code.co_consts):

@@ -18,6 +18,7 @@ import builtins
 import contextlib
 import math
 import operator
+import types
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -31,9 +32,10 @@ from ..shapes.assertions import assert_stated
 from ..shapes.environment import LEAST_SYMBOLIC, ShapeEnvironment, ShapeGuard, SizeSource
 from ..shapes.integer import is_symbolic, number
 from ..shapes.relations import COMPARISONS, Relation
+from ..specialize.free_variables import Environment
 from .gates import DataGate, backward_slice
 from .graph import Graph, Node, TensorMeta
-from .shape_use import PARTS_TOLD, ShapeUse
+from .shape_use import PARTS_TOLD, ShapeUse, asks_for_types
 
 #: What may be asked about a shape and answered symbolically; the rest (strides, layouts, ``len``) is a plain number.
 ANSWERED = frozenset({"shape", "size", "numel", "nelement", "sym_size", "sym_numel"})
@@ -47,6 +49,20 @@ class Declared:
     lower: int
     upper: float
     multiple_of: int = 1
+
+
+def usable(sizes: Sizes | None, environment: Environment) -> Sizes | None:
+    """``sizes``, but None for a program that asks for types (``type(n) is int``): no object can answer that a symbol is
+    an int, so it gets numbers, and its inputs' exact shapes enter the key. An export refuses such a program."""
+    codes = [value for value in environment.expected if isinstance(value, types.CodeType)]
+    if sizes is None or not any(map(asks_for_types, codes)):
+        return sizes
+    if sizes.declared:
+        raise ConstraintError(
+            "the program asks for the type of something (type(n) is int), which a size that is a symbol cannot answer",
+            remedy="ask isinstance(n, int) instead",
+        )
+    return None
 
 
 class ShapeArithmetic:

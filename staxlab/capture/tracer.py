@@ -46,7 +46,7 @@ from .outside import Outside, PythonEffect
 from .proxy import Proxy, Symbol, SymbolTable
 from .python_state import PythonState
 from .record import Capture, Input, ShapeRead, uses_of_shapes
-from .sizes import Declared, Sizes
+from .sizes import Declared, Sizes, usable
 from .spelling import Frame, property_access, spell, tensor_methods
 from .subscripts import subscript_error
 from .values import (
@@ -143,11 +143,11 @@ class Tracer(TorchFunctionMode):
         if active_tracer() is not None:
             raise CaptureError("a trace is already being recorded on this thread")
         source, line, file = source_of(self.fn)
-        scope: dict[str, Any] = {}
-        names = Parameters.of(self.fn).name
+        scope, names = {}, Parameters.of(self.fn).name
         leaves = list(argument_leaves(self.args, self.kwargs, names, scope))
         roots = argument_roots(self.args, self.kwargs, names)
         self.environment = collect(self.fn, [(path, root) for path, _, root in roots])
+        self.sizes = usable(self.sizes, self.environment)
         for place in self.environment.tensors:
             self._free_by_id.setdefault(id(tensor := place.read()), (place, tensor))
         random_state = RandomState()

@@ -396,3 +396,20 @@ def test_random_programs_over_sizes(source, shapes):
 @given(size_programs(), calls)
 def test_many_random_programs_over_sizes(source, shapes):
     check_source(source, shapes)
+
+
+def _factor(n):
+    return 2 if type(n) == int else 3  # noqa: E721
+
+
+@pytest.mark.parametrize(
+    "function", [lambda x: x * 2 if type(x.shape[0]) is int else x * 3, lambda x: x * _factor(x.shape[0])]
+)
+def test_a_program_that_asks_for_types_is_given_numbers(function):
+    compiled = staxlab.compile(function, dynamic=True, backend="eager")
+    for n in (3, 5, 3):
+        x = torch.randn(n)
+        assert torch.equal(compiled(x), function(x))
+    assert len(compiled.versions) == 2  # the shape that was read is in the key
+    with pytest.raises(staxlab.ConstraintError, match="asks for the type"):
+        staxlab.export(function, (torch.randn(4),), dims={"x": {0: staxlab.Dim("n")}})
