@@ -54,7 +54,6 @@ class Instances:
                     self.found.popitem(last=False)
             return self.found[key]
 
-
     def __str__(self) -> str:
         """A line for each set of sizes: how many kernels it has, and how many of them had to be compiled."""
         lines = []

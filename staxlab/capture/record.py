@@ -8,7 +8,6 @@ every call.
 
 from __future__ import annotations
 
-import types
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -111,8 +110,7 @@ def uses_of_shapes(
     graph: Graph, shape_reads: Iterable[ShapeRead], kind_reads: Iterable[Node], environment: Environment
 ) -> tuple[ShapeUse, ...]:
     """Where something about shapes became a constant of a graph recorded in this environment."""
-    codes = [value for value in environment.expected if isinstance(value, types.CodeType)]
-    identities_count = "id" in environment.names or any(map(compares_identities, codes))
+    identities_count = "id" in environment.names or any(map(compares_identities, environment.codes))
     return tuple(shape_uses(graph, shape_reads, kind_reads, identities_count))
 
 

@@ -61,12 +61,18 @@ _NEVER_SAME = frozenset({"squeeze", "view", "detach"})
 PARTS_TOLD = "parts_told"
 
 
+#: How a number from a shape gets into a graph.
+READ, EMPTY, PARTS, SAME, IDENTITY, KIND = "read", "no elements", "parts", "same tensor", "identity", "rank or dtype"
+
+
 @dataclass(frozen=True)
 class ShapeUse:
-    """A node from whose shape a constant of the graph came, and how it got there."""
+    """A node from whose shape a constant of the graph came, and how it got there: in words, and as one of the kinds
+    above."""
 
     node: Node
     what: str
+    kind: str
 
     def __str__(self) -> str:
         return f"%{self.node.name}: {self.what}" + (f"   ({self.node.location})" if self.node.location else "")
@@ -82,30 +88,30 @@ def shape_uses(
     """
     for read in shape_reads:
         if not (read.attribute == "is_contiguous" and _has_elements(read.node) and read.node.op == "placeholder"):
-            yield ShapeUse(read.node, f"Python code read .{read.attribute}")
+            yield ShapeUse(read.node, f"Python code read .{read.attribute}", READ)
     kinds = list(kind_reads)
     for node in graph:
         if not node.op.startswith("call_"):
             continue
         name = _called(node)
         if any(isinstance(v, TensorMeta) and v.numel == 0 for v in _values_around(node)) and not _is_operator(node):
-            yield ShapeUse(node, "computed on a tensor without elements")
+            yield ShapeUse(node, "computed on a tensor without elements", EMPTY)
         if isinstance(node.val, (tuple, list)) and not isinstance(node.val, torch.Size):
             if not _has_fixed_count(node, name) and not node.meta.get(PARTS_TOLD):
-                yield ShapeUse(node, f"returned {len(node.val)} parts")
+                yield ShapeUse(node, f"returned {len(node.val)} parts", PARTS)
             kinds.append(node)
         views = node.meta.get("aliases") and not node.meta.get("mutates") and name not in _NEVER_SAME
         if views and _may_be_its_argument(node):
             if name in _SAME_BY_KIND and not any(isinstance(a, torch.memory_format) for a in _options(node)):
                 kinds.append(node)
             elif not _follows_from_strides(node, name):
-                yield ShapeUse(node, "returned its argument as it was")
+                yield ShapeUse(node, "returned its argument as it was", SAME)
         elif identities_count and name in _SAME_BY_SIZE and not _follows_from_strides(node, name):
-            yield ShapeUse(node, "returned a tensor whose identity may be asked for")
+            yield ShapeUse(node, "returned a tensor whose identity may be asked for", IDENTITY)
     for node in dict.fromkeys(kinds):
         varying = next((n for n in backward_slice([node]) if _rank_varies(n)), None)
         if varying is not None:
-            yield ShapeUse(node, f"Python code read its rank or dtype, which {varying.format()} may change")
+            yield ShapeUse(node, f"Python code read its rank or dtype, which {varying.format()} may change", KIND)
 
 
 def pinned_inputs(graph: Graph, uses: Iterable[ShapeUse]) -> frozenset[Node]:

@@ -12,6 +12,7 @@ Nothing here is imported before somebody asks for the size of an intermediate va
 from __future__ import annotations
 
 import operator
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -26,6 +27,10 @@ from .module import GraphModule, Interpreter
 
 class _NoPolynomial(Exception):
     """A size or an assumption that our expressions do not have."""
+
+
+def _parts(value: Any) -> int | None:
+    return len(value) if isinstance(value, (tuple, list)) else None
 
 
 class Propagation:
@@ -51,19 +56,9 @@ class Propagation:
 
     def sizes(self, node: Node) -> tuple[Expr, ...] | None:
         """The sizes of a node's tensor, or None. Linear in the nodes it depends on that were not asked before."""
-        from torch.utils._python_dispatch import _disable_current_modes
-
-        try:
-            with torch._C.DisableTorchFunction(), _disable_current_modes():
-                value = self._run(node)
-            if not isinstance(value, torch.Tensor):
-                return None
-            found = self.sizes_of_value(value)
-        except Exception:  # an operator without a shape rule, or one that needs data: not the program's fault
-            return None
         meta = node.val
-        hint = self.owner.environment.hint
-        if not isinstance(meta, TensorMeta) or tuple(map(hint, found)) != tuple(meta.shape):
+        found = self._told(node, self.sizes_of_value) if isinstance(meta, TensorMeta) else None
+        if found is None or tuple(map(self.owner.environment.hint, found)) != tuple(meta.shape):
             return None
         self._rely()
         return found
@@ -73,17 +68,20 @@ class Propagation:
         returns."""
         if isinstance(node.val, TensorMeta):
             return self.owner.of(node) is not None
+        if not isinstance(node.val, (tuple, list)) or self._told(node, _parts) != len(node.val):
+            return False
+        self._rely()
+        return True
+
+    def _told(self, node: Node, read: Callable[[Any], Any]) -> Any:
+        """What ``read`` finds in a node's value on symbols; None where that cannot be told."""
         from torch.utils._python_dispatch import _disable_current_modes
 
         try:
             with torch._C.DisableTorchFunction(), _disable_current_modes():
-                value = self._run(node)
-        except Exception:  # as above
-            return False
-        if not isinstance(value, (tuple, list)) or len(value) != len(node.val):
-            return False
-        self._rely()
-        return True
+                return read(self._run(node))
+        except Exception:  # an operator without a shape rule, or one that needs data: not the program's fault
+            return None
 
     def _rely(self) -> None:
         assumed, self.assumed = self.assumed, []

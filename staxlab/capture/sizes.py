@@ -18,7 +18,6 @@ import builtins
 import contextlib
 import math
 import operator
-import types
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -35,7 +34,7 @@ from ..shapes.relations import COMPARISONS, Relation
 from ..specialize.free_variables import Environment
 from .gates import DataGate, backward_slice
 from .graph import Graph, Node, TensorMeta
-from .shape_use import PARTS_TOLD, ShapeUse, asks_for_types
+from .shape_use import EMPTY, IDENTITY, PARTS, PARTS_TOLD, READ, ShapeUse, asks_for_types
 
 #: What may be asked about a shape and answered symbolically; the rest (strides, layouts, ``len``) is a plain number.
 ANSWERED = frozenset({"shape", "size", "numel", "nelement", "sym_size", "sym_numel"})
@@ -54,8 +53,7 @@ class Declared:
 def usable(sizes: Sizes | None, environment: Environment) -> Sizes | None:
     """``sizes``, but None for a program that asks for types (``type(n) is int``): no object can answer that a symbol is
     an int, so it gets numbers, and its inputs' exact shapes enter the key. An export refuses such a program."""
-    codes = [value for value in environment.expected if isinstance(value, types.CodeType)]
-    if sizes is None or not any(map(asks_for_types, codes)):
+    if sizes is None or not any(map(asks_for_types, environment.codes)):
         return sizes
     if sizes.declared:
         raise ConstraintError(
@@ -187,10 +185,10 @@ class Sizes:
     def _counts(self, use: ShapeUse) -> bool:
         """Whether a use is a number of parts (``qkv.unbind(2)``) that the decisions account for: the operation, carried
         out on symbols, returns as many, whatever sizes it does not rely on."""
-        node = use.node
-        if isinstance(node.val, (tuple, list)) and use.what.startswith("returned ") and self._propagated().tells(node):
-            node.meta[PARTS_TOLD] = True
-        return bool(node.meta.get(PARTS_TOLD)) and use.what.startswith("returned ")
+        if use.kind != PARTS or not self._propagated().tells(use.node):
+            return False
+        use.node.meta[PARTS_TOLD] = True
+        return True
 
     # -- what sizes are ----------------------------------------------------------------------------------------------
 
@@ -272,8 +270,7 @@ class Sizes:
             return
         inputs = [node for node in backward_slice([use.node]) if node.op == "placeholder"]
         declared = sorted({s.name for node in inputs for e in self.known[node] or () for s in e.symbols})
-        is_read = use.what.startswith("Python code read .") or "identity" in use.what or "without elements" in use.what
-        if declared and (is_read or not self._propagated().tells(use.node)):
+        if declared and (use.kind in (READ, IDENTITY, EMPTY) or not self._propagated().tells(use.node)):
             raise ConstraintError(
                 f"the program has a number in it that depends on {', '.join(declared)}: {use}",
                 remedy="read sizes as x.shape[0] or x.numel(), or leave these dimensions out of dims",
@@ -290,5 +287,5 @@ class Sizes:
         for symbol, (node, dimension, multiple_of) in self.places.items():
             if node not in positions:
                 continue
-            self.environment.sources[symbol] = [SizeSource(positions[node], dimension, node.name, multiple_of)]
+            self.environment.sources[symbol] = SizeSource(positions[node], dimension, node.name, multiple_of)
         return ShapeGuard.of(self.environment)

@@ -125,10 +125,7 @@ def _sharing_sizes(kernels: list[Kernel], record: Recorder) -> dict[str, Loaded]
 
     def compile_text(compiled: Kernel) -> tuple[bytes, str, bool]:
         key = key_of(compiled, tools)
-        library = cache.read_library(key)
-        hit = library is not None
-        if library is None:
-            library, hit = _compiled_once(compiled, key, tools, kernel.name)
+        library, hit = _compiled_once(compiled, key, tools, kernel.name)
         return library, key, hit
 
     found: dict[str, Loaded] = {}

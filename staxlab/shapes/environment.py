@@ -59,7 +59,7 @@ class ShapeEnvironment:
 
     where: Callable[[], SourceLocation | None] = lambda: None
     hints: dict[Symbol, int] = field(default_factory=dict)
-    sources: dict[Symbol, list[SizeSource]] = field(default_factory=dict)
+    sources: dict[Symbol, SizeSource] = field(default_factory=dict)
     decisions: list[ShapeDecision] = field(default_factory=list)
     implied: list[ShapeDecision] = field(default_factory=list)  # what the ranges alone answered
     open: set[Symbol] = field(default_factory=set)  # sizes that depend on data
@@ -73,18 +73,22 @@ class ShapeEnvironment:
         self, name: str, hint: int, lower: Bound = LEAST_SYMBOLIC, upper: Bound = math.inf,
         source: SizeSource | None = None,
     ) -> Symbol:  # fmt: skip
-        """A new symbol, or the one of this name, which then has one more source."""
+        """A new symbol, or the one of this name. What is known of its ``source`` first, stays."""
         found = next((symbol for symbol in self.hints if symbol.name == name), None)
         if found is None:
             found = Symbol(name, lower, upper)
             self.hints[found] = hint
         if source is not None:
-            self.sources.setdefault(found, []).append(source)
+            self.sources.setdefault(found, source)
         return found
 
     def hint(self, expression: Expr) -> int:
         """The value of an expression on the sample."""
-        return expression.evaluate({symbol.name: value for symbol, value in self.hints.items()})
+        return expression.evaluate(self._sample)
+
+    @property
+    def _sample(self) -> dict[str, int]:
+        return {symbol.name: value for symbol, value in self.hints.items()}
 
     def ask(self, relation: Relation, text: str = "", *, node: Any = None) -> bool:
         """The truth of a relation. Unless its symbols' ranges settle it, the answer of the sample, kept as a decision.
@@ -102,7 +106,7 @@ class ShapeEnvironment:
         if (relation.symbols & self.data_dependent) - self.open:
             relation = self._on_the_sample(relation)
             known = self.known(relation) if known is None else known
-        answer = relation.holds({s.name: value for s, value in self.hints.items()}) if known is None else known
+        answer = relation.holds(self._sample) if known is None else known
         where = self.where() if node is None else node.location
         decision = ShapeDecision(relation if answer else relation.negated(), where, text, node is not None)
         kept = self.decisions if known is None else self.implied
@@ -126,7 +130,7 @@ class ShapeEnvironment:
     def assume(self, relation: Relation, error: type, message: str) -> bool:
         """The program states a relation (``torch._check``): from now on it is known, and every call checks it. False
         if it does not hold on the sample."""
-        if not relation.holds({symbol.name: value for symbol, value in self.hints.items()}):
+        if not relation.holds(self._sample):
             return False
         self.stated.append(relation)
         interval = relation.solutions()
@@ -171,7 +175,7 @@ class ShapeGuard:
         asked = (*decisions, *environment.implied)
         used = frozenset().union(*(decision.relation.symbols for decision in asked))
         held = (symbol for symbol in environment.sources if symbol in used)
-        sources = tuple((symbol, environment.sources[symbol][0]) for symbol in held)
+        sources = tuple((symbol, environment.sources[symbol]) for symbol in held)
         lines = ["def check(inputs):"]
         for symbol, place in sources:
             read = str(replace(place, name=f"inputs[{place.position}]"))

@@ -86,6 +86,11 @@ class Environment:
         self.expected, self.expected_extents = self.read_structure(), self.read_extents()
 
     @property
+    def codes(self) -> tuple[types.CodeType, ...]:
+        """The bytecode of the functions among the structure."""
+        return tuple(value for value in self.expected if isinstance(value, types.CodeType))
+
+    @property
     def is_empty(self) -> bool:
         return not (self.tensors or self.scalars or self.structure or self.extents)
 

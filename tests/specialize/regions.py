@@ -1,8 +1,9 @@
-"""A backend for dispatch tests: the captured graph itself."""
+"""What tests of dispatch share: a backend that is the captured graph itself, and what a call comes to."""
 
 from __future__ import annotations
 
 from staxlab.capture.tracer import trace
+from staxlab.errors import StaxError
 from staxlab.options import Options
 from staxlab.specialize.dispatch import Dispatcher
 
@@ -22,3 +23,13 @@ class CapturedRegion:
 
 def dispatcher(fn, **options) -> Dispatcher:
     return Dispatcher(fn, lambda f, args, kwargs, key: CapturedRegion(f, args, kwargs), Options(**options))
+
+
+def outcome(fn, args):
+    """What a call returns, or the type of what it raises; an error of the package's own is raised."""
+    try:
+        return fn(*args)
+    except StaxError:
+        raise
+    except Exception as error:
+        return type(error)

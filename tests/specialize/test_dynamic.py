@@ -26,6 +26,7 @@ from staxlab.specialize.signature import (
     stride_expression,
     tensors_of,
 )
+from tests.specialize.regions import outcome
 
 
 def dynamic(fn, **options):
@@ -786,15 +787,6 @@ def build(program):
         return values[-1], values[len(values) // 2 + 1] if len(values) > 3 else values[-1] * 1
 
     return fn
-
-
-def outcome(fn, args):
-    try:
-        return fn(*args)
-    except staxlab.StaxError:
-        raise
-    except Exception as error:
-        return type(error)
 
 
 def check_program(program, calls):

@@ -18,6 +18,7 @@ import staxlab
 from staxlab.capture.tracer import trace
 from staxlab.errors import CaptureError, SideEffectWarning
 from staxlab.options import Options
+from tests.specialize.regions import outcome
 
 
 def dynamic(fn, **options):
@@ -332,15 +333,6 @@ def size_programs(draw):
 
 
 calls = st.lists(st.tuples(*[st.sampled_from(PRIMES)] * 3), min_size=3, max_size=6)
-
-
-def outcome(fn, args):
-    try:
-        return fn(*args)
-    except staxlab.StaxError:
-        raise
-    except Exception as error:
-        return type(error)
 
 
 def guard_class(source, shape):
